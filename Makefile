@@ -1,0 +1,74 @@
+# make demo   set up and run the main job: profile a real model, compare tuners on it
+# make test   every test; what needs an idle machine is in make bench
+# make check  format, lint, types, floors
+# make bench  the benchmarks alone, with their ratios
+# make setup  .venv with the pinned versions
+# make gap    usbyte against exhaustive search and against the others, on as many random jobs as its claims name
+# make paper  the figures and tables of AutoByte that are simulated, their numbers, and their tests
+# make record what the tests compare with, anew: look at the diff before you commit it
+# make grid   the recorded grids of the testbed, anew, and the simulator beside them: root, about 25 minutes
+# make clean  what these made
+
+PYTHON ?= $(or $(shell command -v python3.11),python3)
+BIN := .venv/bin
+DEMO := out/demo
+
+.PHONY: setup demo test check format bench gap grid paper record clean
+
+setup: .venv/setup
+
+.venv/setup: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/test: .venv/setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,testbed]'
+	touch $@
+
+demo: .venv/setup $(DEMO)/small_vgg.json
+	$(BIN)/autobyte compare --model $(DEMO)/small_vgg.json --workers 8 --bandwidth 1Gbit --out $(DEMO)/compare
+
+$(DEMO)/small_vgg.json: | .venv/setup
+	mkdir -p $(DEMO)
+	$(BIN)/autobyte profile examples/small_vgg.py:make_model --input 16,3,64,64 --name small_vgg --out $@
+
+test: .venv/test
+	$(BIN)/python -m pytest --ignore tests/benchmarks --ignore tests/paper/test_paper_scripts.py
+
+check: .venv/test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: .venv/test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/test
+	$(BIN)/python -m pytest tests/benchmarks -s
+
+gap: .venv/test
+	AUTOBYTE_JOBS=500 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "optimum or 400"
+	AUTOBYTE_JOBS=1000 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "others"
+
+grid: .venv/test
+	mkdir -p out
+	$(BIN)/autobyte calibrate --out out/calibration.json --force
+	$(BIN)/autobyte record out/testbed_grid.csv
+	$(BIN)/autobyte validate --calibration out/calibration.json --grid out/testbed_grid.csv --plot out/validation.png
+
+paper: .venv/test
+	$(BIN)/python -m pytest tests/paper/test_paper_scripts.py
+	for script in paper/fig*.py paper/table*.py; do \
+		OMP_NUM_THREADS=1 $(BIN)/python -W error $$script || exit 1; \
+	done
+
+record: .venv/test
+	$(BIN)/python tests/tuners/test_contract.py
+	COLUMNS=160 $(BIN)/autobyte compare --model tests/data/small_vgg.json --workers 8 --bandwidth 1Gbit \
+		| sed 's/ *$$//' > tests/data/demo.txt
+
+clean:
+	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis

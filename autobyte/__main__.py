@@ -1,0 +1,5 @@
+"""`python -m autobyte` is the `autobyte` command."""
+
+from autobyte.cli import main
+
+main()

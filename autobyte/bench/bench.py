@@ -1,0 +1,204 @@
+"""Which schedulers run on shaped links, and what their step times come to beside DDP's and the bound."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from autobyte.bound import bound_s, gap_closed
+from autobyte.job import Cluster, Job, Model
+from autobyte.models import find
+from autobyte.testbed import Testbed
+from autobyte.testbed.load import MOST_CORES, OtherLoad
+from autobyte.torch.training import WIRE
+
+BUCKETS_MIB = (1, 4, 25, 100)  # DDP at its best is the best of these; 25 is its default
+DDP_DEFAULT_MIB = 25
+PAYLOAD = 0.9564  # of a link's nominal rate, under TCP, IP and Ethernet with timestamps: 1448 of 1514
+TIMEOUT_PER_STEP_S = 60.0
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What all schedulers of one comparison have in common.
+
+    Args:
+        model: name, or path of a profile.
+        hosts: one rank on each.
+        rate: of every link in both directions, nominal (bytes/s).
+        compute_s: forward and backward, emulated by sleeping (s).
+        size_scale: numbers of elements are multiplied by this.
+    """
+
+    model: str
+    hosts: int
+    rate: float
+    compute_s: float
+    size_scale: float
+
+    @property
+    def time_scale(self) -> float:
+        """What the profile's times are multiplied by."""
+        return self.compute_s / find(self.model).compute_s
+
+    def scaled(self) -> Model:
+        """The model as it is emulated."""
+        return find(self.model).scaled(time=self.time_scale, size=self.size_scale)
+
+    def job(self, *, servers: bool, wire_dtype: str | None) -> Job:
+        """The job, on links that carry their payload share and cost nothing else."""
+        payload = (self.rate * PAYLOAD,)
+        cluster = Cluster(self.hosts, self.hosts if servers else 0, up_bytes_per_s=payload, down_bytes_per_s=payload)
+        return Job(self.scaled(), cluster, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
+
+    def describe(self) -> str:
+        """What is emulated, in one line."""
+        model = self.scaled()
+        return (
+            f"emulated: {model.name} with sizes × {self.size_scale:g} ({model.parameters * 4 / 2**20:.1f} MiB of "
+            f"gradients), compute of {self.compute_s:g} s by sleeping, {self.hosts} hosts in network namespaces, "
+            f"links shaped to {self.rate * 8e-9:g} Gbit/s"
+        )
+
+
+def runs(*, tuner: str, windows: int, wire_dtypes: Iterable[str | None]) -> list[dict[str, Any]]:
+    """What is run, one after the other, named as in the table."""
+    made: list[dict[str, Any]] = []
+    for wire in wire_dtypes:
+        made += [_run("ddp", "ddp", "allreduce", wire, bucket_mib=bucket) for bucket in BUCKETS_MIB]
+        for engine in ("allreduce", "ps"):
+            if wire is None:
+                made.append(_run("fifo", "autobyte", engine, wire, policy="fifo"))
+                made.append(_run("autobyte-default", "autobyte", engine, wire, policy="bytescheduler"))
+            made.append(
+                _run("autobyte-tuned", "autobyte", engine, wire, policy="bytescheduler", tuner=tuner, windows=windows)
+            )
+        if wire is None:
+            made.append(_run("autobyte-auto", "autobyte", "allreduce", wire, policy="auto"))
+    return made
+
+
+def _run(name: str, scheduler: str, engine: str, wire: str | None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "scheduler": scheduler, "engine": engine, "wire_dtype": wire, **more}
+
+
+def measure(
+    cell: Cell, wanted: Sequence[dict[str, Any]], *, steps: int, progress: Progress = lambda done, total, what: None
+) -> list[dict[str, Any]]:
+    """Run on a testbed, and give every run's rows.
+
+    Raises:
+        TestbedError: it cannot be made, or a rank failed.
+    """
+    with TemporaryDirectory() as folder, Testbed(cell.hosts, rate=cell.rate) as testbed:
+        spec, out = Path(folder) / "spec.json", Path(folder) / "rows.jsonl"
+        scales = {"time": cell.time_scale, "size": cell.size_scale}
+        spec.write_text(
+            json.dumps({"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps, "out": str(out)})
+        )
+        out.touch()
+        total = sum(1 + len(run.get("more", [])) for run in wanted)
+        budget = sum((2 * steps + 12 * run.get("windows", 0)) * (1 + len(run.get("more", []))) for run in wanted)
+        with (
+            OtherLoad() as others,
+            testbed.start([sys.executable, "-m", "autobyte.bench.cell", str(spec)]) as launch,
+        ):
+            launch.wait(
+                timeout_s=budget * TIMEOUT_PER_STEP_S,
+                meanwhile=lambda: progress(len(out.read_text().splitlines()), total, ""),
+            )
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        return [row | {"other_cores": round(others.cores, 2)} for row in rows]
+
+
+def repeated(
+    cell: Cell, *, tuner: str, windows: int, wire_dtypes: Sequence[str | None], steps: int, repeats: int,
+    progress: Progress,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """All schedulers, `repeats` times in turn; a tuner searches once, and what it found is measured every time."""
+    wanted = runs(tuner=tuner, windows=windows, wire_dtypes=wire_dtypes)
+    rows = measure(cell, wanted, steps=steps, progress=progress)
+    again = [_settled(row) for row in rows]
+    for _ in range(repeats - 1):
+        rows += measure(cell, again, steps=steps, progress=progress)
+    return rows
+
+
+def _settled(row: dict[str, Any]) -> dict[str, Any]:
+    """The run that a row came from, its tuning done."""
+    dropped = ("other_cores", "tuner", "windows", "steps_s", "cpu_s", "search_s", "report")
+    settled = {key: value for key, value in row.items() if key not in dropped}
+    if row["scheduler"] == "autobyte":
+        settled["policy"] = row["config"].get("policy", "bytescheduler")
+    return settled
+
+
+def table(cell: Cell, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Medians over repeats, with what they mean: speed beside DDP at its best, share of the gap closed.
+
+    Returns:
+        for every scheduler, architecture and wire dtype: `step_s` (median of the runs' medians, s), `step_low_s` and
+        `step_high_s` (least and largest of them), `samples_per_s`, `bound_s`, and ratios within one wire dtype.
+    """
+    made = list(_medians(cell, rows))
+    best = {row["wire_dtype"]: row["step_s"] for row in made if row["scheduler"] == "ddp-best"}
+    for row in made:
+        reference = best[row["wire_dtype"]]
+        row["speedup_over_ddp"] = reference / row["step_s"]
+        row["over_bound"] = row["step_s"] / row["bound_s"]
+        row["gap_closed"] = gap_closed(row["step_s"], reference, row["bound_s"])
+    return made
+
+
+def _medians(cell: Cell, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    grouped: dict[tuple[str, str, str | None, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = row["name"], row["engine"], row["wire_dtype"], row.get("bucket_mib", 0)
+        grouped.setdefault(key, []).append(row)
+    buckets: dict[str | None, list[dict[str, Any]]] = {}
+    for (name, engine, wire, bucket), members in grouped.items():
+        medians = [float(np.median(member["steps_s"])) for member in members]
+        bound = bound_s(cell.job(servers=engine == "ps", wire_dtype=wire))
+        step = float(np.median(medians))
+        made = {
+            "scheduler": name,
+            "architecture": engine,
+            "config": {"bucket_mib": bucket} if bucket else members[0]["config"],
+            "wire_dtype": wire,
+            "bound_s": bound,
+            "step_s": step,
+            "step_low_s": min(medians),
+            "step_high_s": max(medians),
+            "samples_per_s": cell.hosts * find(cell.model).batch_size / step,
+            "other_cores": max(member.get("other_cores", 0.0) for member in members),
+            "cpu_s": float(np.median([member["cpu_s"] for member in members])),
+            **({"search_s": members[0]["search_s"]} if "search_s" in members[0] else {}),
+        }
+        if bucket:
+            buckets.setdefault(wire, []).append(made)
+        else:
+            yield made
+    for members in buckets.values():
+        yield from (row | {"scheduler": "ddp-default"} for row in members if _mib(row) == DDP_DEFAULT_MIB)
+        yield min(members, key=lambda row: row["step_s"]) | {"scheduler": "ddp-best"}
+
+
+def _mib(row: dict[str, Any]) -> int:
+    return int(row["config"]["bucket_mib"])
+
+
+def to_json(cell: Cell, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the command prints for machines, and keeps."""
+    made = table(cell, rows)
+    busiest = max(row["other_cores"] for row in made)
+    warning = (
+        f"others used {busiest:.1f} cores of this machine meanwhile: measure again" if busiest > MOST_CORES else ""
+    )
+    return {"cell": asdict(cell), "emulated": cell.describe(), "warning": warning, "rows": made}

@@ -1,0 +1,186 @@
+"""One rank of a measurement: wraps an emulated model in one scheduler after the other, and times steps.
+
+    torchrun --nproc-per-node 2 -m autobyte.bench.cell SPEC.json
+
+Rank 0 appends one line of JSON per run to the spec's `out`, as soon as it is measured.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+import autobyte.torch as ab
+from autobyte.config import Config
+from autobyte.job import Model
+from autobyte.models import find
+
+WARMUP = 6  # steps: the first is synchronous, three measure layers, two switch to the plan made from them
+AUDITIONS = 80  # steps until `auto` has measured its five candidates, one window each
+AFTER_SWITCH = 3  # steps until a switch has taken effect
+
+Step = Callable[[], None]
+
+
+def main(spec_path: str) -> None:
+    """Measure every run of a spec."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    spec = json.loads(Path(spec_path).read_text())
+    model = find(spec["model"]).scaled(**spec["scales"])
+    for run in spec["runs"]:
+        for row in measure(model, run, steps=spec["steps"]):
+            if dist.get_rank() == 0:
+                with Path(spec["out"]).open("a") as out:
+                    out.write(json.dumps(row) + "\n")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(model: Model, run: dict[str, Any], *, steps: int) -> Iterator[dict[str, Any]]:
+    """Measure one scheduler; a run of several configs gives a row for each."""
+    if run["scheduler"] in ("ddp", "none"):
+        alone = _ddp(model, run) if run["scheduler"] == "ddp" else _plain(model)
+        yield run | timed(alone, warmup=WARMUP, steps=steps)
+        return
+    emulated = ab.emulate(model)
+    optimizer = ab.DistributedOptimizer(
+        torch.optim.SGD(emulated.parameters(), lr=0.01),
+        emulated,
+        policy=run["policy"],
+        config=Config.from_json(run["config"]) if "config" in run else None,
+        tuner=run.get("tuner"),
+        budget=run.get("windows"),
+        keep=None,
+        engine=run["engine"],
+        wire_dtype=run.get("wire_dtype"),
+    )
+
+    def step() -> None:
+        optimizer.zero_grad()
+        emulated(torch.zeros(1)).backward()
+        optimizer.step()
+
+    try:
+        if run.get("tuner"):
+            yield run | _tuned(step, optimizer, run["windows"], steps)
+        else:
+            _settle(step, optimizer)
+            if run["policy"] == "auto":
+                for _ in range(AUDITIONS):
+                    step()
+            measured = timed(step, warmup=AFTER_SWITCH, steps=steps)
+            yield run | {"config": _config(optimizer)} | measured
+        for config in run.get("more", []):
+            optimizer.reconfigure(Config.from_json(config))
+            yield run | {"config": config} | timed(step, warmup=AFTER_SWITCH, steps=steps)
+    finally:
+        optimizer.close()
+
+
+def timed(step: Step, *, warmup: int, steps: int) -> dict[str, Any]:
+    """Step times of the slowest rank (s), a step's CPU time in this process (s), and the machine's busy cores."""
+    for _ in range(warmup):
+        step()
+    took, cpu_s, machine = [], _cpu_s(), psutil.cpu_times()
+    for _ in range(steps):
+        began = time.perf_counter()
+        step()
+        took.append(time.perf_counter() - began)
+    cpu_s = (_cpu_s() - cpu_s) / steps
+    busy_cores = _busy_s(machine, psutil.cpu_times()) / sum(took)
+    slowest = torch.tensor(took, dtype=torch.float64)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return {"steps_s": slowest.tolist(), "cpu_s": cpu_s, "busy_cores": busy_cores}
+
+
+def _settle(step: Step, optimizer: ab.DistributedOptimizer) -> None:
+    """Train until plans are made from measured times."""
+    planned = torch.zeros(1)
+    while not planned:
+        for _ in range(WARMUP):
+            step()
+        report = optimizer.report()
+        planned[0] = report is not None and report.bound_s is not None
+        dist.broadcast(planned, 0)
+
+
+def _tuned(step: Step, optimizer: ab.DistributedOptimizer, windows: int, steps: int) -> dict[str, Any]:
+    """Train until the tuner's budget is spent, then measure what it found."""
+    began = time.perf_counter()
+    done = torch.zeros(1)
+    while not done:
+        for _ in range(10):
+            step()
+        report = optimizer.report()
+        spent = sum(trial.windows for trial in report.trials.values()) if report is not None else 0
+        done[0] = spent >= windows
+        dist.broadcast(done, 0)
+    search_s = time.perf_counter() - began
+    measured = timed(step, warmup=AFTER_SWITCH, steps=steps)
+    found = optimizer.report()
+    told = found.to_json() if found is not None else {}
+    return {"config": _config(optimizer), "search_s": search_s, "report": told} | measured
+
+
+def _ddp(model: Model, run: dict[str, Any]) -> Step:
+    emulated = ab.emulate(model)
+    wrapped = DistributedDataParallel(emulated, bucket_cap_mb=run["bucket_mib"])
+    if run.get("wire_dtype"):
+        hook = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}[run["wire_dtype"]]
+        # torch refuses its own bf16 hook on gloo, by name alone
+        wrapped.register_comm_hook(dist.group.WORLD, lambda state, bucket: hook(state, bucket))  # noqa: PLW0108
+    optimizer = torch.optim.SGD(emulated.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        wrapped(torch.zeros(1)).backward()
+        optimizer.step()
+
+    return step
+
+
+def _plain(model: Model) -> Step:
+    """Compute alone."""
+    emulated = ab.emulate(model)
+    optimizer = torch.optim.SGD(emulated.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        emulated(torch.zeros(1)).backward()
+        optimizer.step()
+
+    return step
+
+
+def _config(optimizer: ab.DistributedOptimizer) -> dict[str, Any]:
+    assert optimizer.training is not None
+    return optimizer.training.config.to_json()
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _busy_s(before: Any, after: Any) -> float:
+    """CPU time of all processes together between two readings (s)."""
+    spent = {
+        name: getattr(after, name) - getattr(before, name) for name in ("user", "nice", "system", "irq", "softirq")
+    }
+    return float(sum(spent.values()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+    os._exit(0)  # threads of gloo outlive the interpreter's

@@ -1,0 +1,60 @@
+"""A bench as a picture: a bar per scheduler, the bound beside it."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from autobyte.comparison.panels.look import drawable, encoded, new_figure, styled
+from autobyte.errors import FileError
+
+NAMES = {"allreduce": "all-reduce", "ps": "PS"}
+COLOURS = {"ddp": "#999999", "fifo": "#cccccc", "autobyte": "#0072b2"}
+
+
+def draw_bench(outcome: dict[str, Any], path: Path) -> None:
+    """Draw step times as a PNG, one column wide.
+
+    Args:
+        outcome: as `bench --json` prints it.
+        path: a picture that is there already is replaced.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    with styled():
+        data = encoded(_picture(outcome), "png", dpi=300, metadata={"Software": None})
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _picture(outcome: dict[str, Any]) -> Figure:
+    rows = sorted(outcome["rows"], key=lambda row: (row["wire_dtype"] or "", -row["step_s"]))
+    said = (
+        f"{outcome['emulated']}. Red: the bound; beside the bars: speed over DDP at its best, same dtype on the wire."
+    )
+    heading = textwrap.wrap(drawable(said), 62)
+    figure, (axes,) = new_figure(0.17 * len(rows) + 0.2, top=0.2 + 0.13 * len(heading))
+    figure.text(0.03, 1 - 0.06 / figure.get_figheight(), "\n".join(heading), va="top", fontsize=6.5)
+    box = axes.get_position()
+    axes.set_position((0.45, box.y0, 0.51, box.height))  # names are long
+    for place, row in enumerate(rows):
+        step, bound = row["step_s"] * 1e3, row["bound_s"] * 1e3
+        low, high = (row[f"step_{side}_s"] * 1e3 for side in ("low", "high"))
+        axes.barh(place, step, color=COLOURS[row["scheduler"].split("-")[0]], height=0.7)
+        axes.errorbar(step, place, xerr=[[step - low], [high - step]], color="black", lw=0.7, capsize=1.5)
+        axes.plot([bound, bound], [place - 0.42, place + 0.42], color="#d55e00", lw=1.4)
+        axes.text(high, place, f" {row['speedup_over_ddp']:.2f}x", va="center", fontsize=6)
+    axes.set_yticks(
+        range(len(rows)),
+        [f"{row['scheduler']}, {NAMES[row['architecture']]}, {row['wire_dtype'] or 'fp32'}" for row in rows],
+        fontsize=5.8,
+    )
+    axes.invert_yaxis()
+    axes.margins(x=0.22)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("step (ms)")
+    return figure

@@ -1,0 +1,84 @@
+"""The `autobyte` command. One file per subcommand; each imports what it needs when it runs: --help is fast."""
+
+import sys
+
+import typer
+
+from autobyte.cli import (
+    bench,
+    calibrate,
+    collect,
+    compare,
+    convert,
+    doctor,
+    fit,
+    models,
+    probe,
+    profile,
+    record,
+    report,
+    simulate,
+    testbed,
+    validate,
+)
+from autobyte.errors import AutoByteError
+
+app = typer.Typer(
+    name="autobyte",
+    help="Communication scheduling for data-parallel training: simulate it, tune it, compare tuners.\n\n"
+    "Sizes, rates and times are written as people write them: 4MiB, 160KB, 10Gbit, 2ms; a credit of 4x is four "
+    "partitions. Every command takes --json. Start with: autobyte compare --model vgg16 --out out/vgg16",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("models")(models.models)
+app.command("profile")(profile.profile)
+app.command("simulate")(simulate.simulate)
+app.command("compare")(compare.compare)
+app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
+app.command("probe")(probe.probe)
+app.command("calibrate")(calibrate.calibrate)
+app.command("record")(record.record)
+app.command("validate")(validate.validate)
+app.command("report")(report.report)
+app.command("collect")(collect.collect)
+app.command("fit")(fit.fit)
+app.add_typer(convert.app, name="import")
+app.add_typer(testbed.app, name="testbed")
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+def main() -> None:
+    """Run the command line; bad input is one line on stderr and status 2, Ctrl-C is status 130."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and give its exit status."""
+    try:
+        status: int = app(arguments, standalone_mode=False) or 0
+    except AutoByteError as error:
+        return _tell(str(error), BAD_INPUT)
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    except MemoryError:
+        return _tell("this needs more memory than there is; ask for less", BAD_INPUT)
+    except Exception as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # by name: typer brings its own click
+        if "ClickException" not in kinds:
+            raise
+        message: str = error.format_message()  # type: ignore[attr-defined]
+        if "NoArgsIsHelpError" not in kinds:
+            return _tell(message, BAD_INPUT)
+        sys.stderr.write(message + "\n")  # the whole help
+        return BAD_INPUT
+    return _tell("interrupted; what was finished is kept", status) if status == INTERRUPTED else status
+
+
+def _tell(message: str, status: int) -> int:
+    sys.stderr.write(f"autobyte: {' '.join(message.split())}\n")
+    return status

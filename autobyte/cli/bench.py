@@ -1,0 +1,165 @@
+"""`autobyte bench`: schedulers beside DDP, on real sockets between shaped hosts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autobyte.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from autobyte.bench.bench import Cell
+
+AUTO_RATIO = 1.1  # wire time over compute that `--size-scale auto` aims at, on the fastest link
+
+
+def bench(
+    *,
+    model: Annotated[str, typer.Option("--model", help="names or profiles, with commas between")] = "vgg16",
+    hosts: Annotated[int, typer.Option("--hosts", help="network namespaces, one rank on each")] = 4,
+    rate: Annotated[
+        str, typer.Option("--rate", help="of every link, both ways, nominal; several with commas between")
+    ] = "1Gbit",
+    size_scale: Annotated[
+        str,
+        typer.Option("--size-scale", help=f"of the gradients; auto: wire = {AUTO_RATIO} × compute at the first rate"),
+    ] = "auto",
+    compute: Annotated[str, typer.Option("--compute", help="forward and backward, emulated by sleeping")] = "0.6s",
+    tuner: Annotated[str, typer.Option("--tuner", help="what finds the config of autobyte-tuned")] = "twin",
+    windows: Annotated[int, typer.Option("--windows", help="of ten steps, for the tuner")] = 8,
+    steps: Annotated[int, typer.Option("--steps", help="measured, of every scheduler in every repeat")] = 10,
+    repeats: Annotated[int, typer.Option("--repeats", help="of everything; a tuner searches in the first")] = 3,
+    wire: Annotated[str, typer.Option("--wire", help="what gradients travel as: fp32, bf16, fp16")] = "fp32,bf16",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="a folder for JSON and pictures; cells that are there are not run again"),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure FIFO, DDP at its default and best bucket, and AutoByte, on the same model and the same links.
+
+    Needs Linux and root: every rank runs in a network namespace of its own, on links that are shaped to --rate, and
+    talks through real sockets. Compute is emulated by sleeping, so no GPU is needed; the output says so.
+
+    autobyte bench --hosts 4 --rate 1Gbit --model vgg16 --size-scale 0.1
+    """
+    from autobyte.bench.bench import Cell
+    from autobyte.cli.console import print_json
+    from autobyte.errors import InputError
+    from autobyte.tuners.base import TUNERS
+    from autobyte.units import parse_rate, parse_seconds
+
+    TUNERS[tuner]  # known?
+    rates = [parse_rate(part, what="rate") for part in rate.split(",")]
+    wires = [None if part == "fp32" else part for part in wire.split(",")]
+    unknown = [part for part in wires if part not in (None, "bf16", "fp16")]
+    if unknown:
+        raise InputError(f"gradients travel as fp32, bf16 or fp16, not as {unknown[0]}")
+    if min(windows, steps, repeats) < 1:
+        raise InputError("windows, steps and repeats must be at least 1")
+    compute_s = parse_seconds(compute, what="compute")
+    outcomes = []
+    for name in model.split(","):
+        scale = _scale(name, size_scale, hosts=hosts, rate=rates[0], compute_s=compute_s)
+        for each in rates:
+            cell = Cell(name, hosts, each, compute_s, scale)
+            settings = {"tuner": tuner, "windows": windows, "steps": steps, "repeats": repeats}
+            outcomes.append(_cell(cell, settings, wires, out))
+            if not json:
+                _show(outcomes[-1])
+    if json:
+        single = outcomes[0]
+        print_json(
+            single if len(outcomes) == 1 else {"cells": outcomes, "rows": [r for o in outcomes for r in o["rows"]]}
+        )
+
+
+def _scale(name: str, asked: str, *, hosts: int, rate: float, compute_s: float) -> float:
+    """The size scale asked for, or the one that makes communication and compute meet."""
+    from autobyte.bench.bench import Cell
+    from autobyte.bound import wire_s
+    from autobyte.errors import InputError
+
+    if asked == "auto":
+        plain = wire_s(Cell(name, hosts, rate, compute_s, 1.0).job(servers=False, wire_dtype=None))
+        return float(f"{AUTO_RATIO * compute_s / plain:.2g}")
+    try:
+        scale = float(asked)
+    except ValueError:
+        raise InputError(f"size-scale is a number like 0.1, or auto, not '{asked}'") from None
+    if not 0 < scale <= 1:
+        raise InputError(f"size-scale must be above 0 and at most 1, got {asked}")
+    return scale
+
+
+def _cell(cell: "Cell", settings: dict[str, Any], wires: list[str | None], out: Path | None) -> dict[str, Any]:
+    """One model on links of one rate: measured, or read where it was."""
+    import json
+
+    from autobyte.bench.bench import repeated, to_json
+    from autobyte.bench.plot import draw_bench
+    from autobyte.cli.compare import write_json
+    from autobyte.cli.console import progress
+    from autobyte.errors import FileError
+
+    name = f"{Path(cell.model).stem}-{cell.rate * 8e-6:g}Mbit"
+    path = out / f"{name}.json" if out is not None else None
+    asked = {**settings, "wire": wires}
+    if path is not None and path.exists():
+        try:
+            kept: dict[str, Any] = json.loads(path.read_text())
+        except ValueError:
+            kept = {}
+        if kept.get("settings") != asked or kept.get("emulated") != cell.describe():
+            raise FileError(f"{path} holds another measurement: name another folder, or remove it")
+        return kept
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    with progress(name) as step:
+        rows = repeated(
+            cell,
+            tuner=settings["tuner"],
+            windows=settings["windows"],
+            wire_dtypes=wires,
+            steps=settings["steps"],
+            repeats=settings["repeats"],
+            progress=step,
+        )
+    outcome = to_json(cell, rows) | {"settings": asked}
+    if path is not None:
+        write_json(path, outcome)
+        draw_bench(outcome, path.with_suffix(".png"))
+    return outcome
+
+
+def _show(outcome: dict[str, Any]) -> None:
+    from autobyte.cli.console import percent, print_line, print_table
+
+    print_line(outcome["emulated"])
+    rows = [
+        (
+            row["scheduler"],
+            {"allreduce": "all-reduce", "ps": "PS"}[row["architecture"]],
+            row["wire_dtype"] or "fp32",
+            label(row["config"]),
+            f"{row['step_s'] * 1e3:.0f} ms",
+            f"{(row['step_high_s'] - row['step_low_s']) / 2 * 1e3:.0f}",
+            f"{row['samples_per_s']:.1f}",
+            f"{row['speedup_over_ddp']:.2f}x",
+            f"{row['over_bound']:.3f}x",
+            percent(row["gap_closed"]),
+        )
+        for row in sorted(outcome["rows"], key=lambda row: (row["wire_dtype"] or "", -row["step_s"]))
+    ]
+    columns = ("scheduler", "engine", "wire", "config", "step", "±", "samples/s", "over DDP", "bound", "gap closed")
+    print_table(columns, rows, spare=("±", "samples/s"))
+    if outcome["warning"]:
+        print_line(outcome["warning"])
+    print_line("over DDP: at its best bucket, same dtype on the wire. bound: step over the least that is possible.")
+
+
+def label(config: dict[str, Any]) -> str:
+    """A row's config in a few characters."""
+    from autobyte.config import Config
+
+    return f"{config['bucket_mib']} MiB" if "bucket_mib" in config else Config.from_json(config).label

@@ -1,0 +1,83 @@
+"""`autobyte calibrate`: the simulator's costs, from a few measurements of the running engines."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autobyte.cli.options import JsonOption
+
+
+def calibrate(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="where the calibration goes")] = Path("calibration.json"),
+    hosts: Annotated[int, typer.Option("--hosts", help="network namespaces, one rank on each")] = 4,
+    rate: Annotated[str, typer.Option("--rate", help="of every link, both ways, nominal")] = "700Mbit",
+    engine: Annotated[str, typer.Option("--engine", help="allreduce, ps, or both with a comma")] = "allreduce,ps",
+    steps: Annotated[int, typer.Option("--steps", help="measured, of each of 20 configs")] = 5,
+    force: Annotated[bool, typer.Option("--force", help="replace a calibration that is there already")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Fit the simulator's cost model to the engines on this machine.
+
+    One tensor of 4 MiB travels in blocks of several sizes, alone and several in flight, between hosts on shaped
+    links; overhead, latency, rate, and a table for sizes whose cost is not affine are fitted to the times of its
+    steps. Needs Linux and root. `simulate`, `validate` and `doctor` take the file as --calibration.
+
+    Example: autobyte calibrate --rate 700Mbit --out calibration.json
+    """
+    from typing import get_args
+
+    from autobyte.bench.calibration import Engine
+    from autobyte.bench.calibration import calibrate as run
+    from autobyte.cli.console import print_json, print_line, print_table, progress
+    from autobyte.errors import FileError, InputError, unknown
+    from autobyte.units import format_bytes, parse_rate
+
+    if out.exists() and not force:  # before a minute is spent
+        raise FileError(f"{out} exists already; choose another name or say --force")
+    if steps < 1:
+        raise InputError(f"steps must be at least 1, got {steps}")
+    engines: list[Engine] = []
+    for name in engine.split(","):
+        if name not in get_args(Engine):
+            raise unknown("engine", name, get_args(Engine))
+        engines += [known for known in get_args(Engine) if known == name]
+    with progress("calibrating") as step:
+        made = run(
+            hosts=hosts,
+            rate=parse_rate(rate, what="rate"),
+            engines=engines,
+            steps=steps,
+            progress=lambda what: lambda done, total, part: step(done, total, what),
+        )
+    made.save(out, force=force)
+    if json:
+        print_json(made.model_dump(by_alias=True))
+        return
+    rows = [
+        (
+            name,
+            f"{100 * costs.rate_share:.1f} %",
+            f"{costs.overhead_s * 1e6:.0f} us",
+            f"{costs.latency_s * 1e6:.0f} us",
+            f"{costs.step_s * 1e3:.2f} ms",
+            f"{costs.tensor_s * 1e6:.0f} us",
+            str(costs.sharing),
+            ", ".join(f"{format_bytes(int(s))} +{t * 1e3:.2f} ms" for s, t in costs.size_overhead_s if t) or "–",
+            f"{100 * costs.error:.1f} %",
+        )
+        for name, costs in made.engines.items()
+    ]
+    columns = (
+        "engine",
+        "of the payload rate",
+        "per block",
+        "latency",
+        "per step",
+        "share the wire",
+        "sizes",
+        "error",
+    )
+    print_table(columns, rows)
+    print_line(f"written to {out}; next: autobyte validate --calibration {out}")

@@ -1,0 +1,154 @@
+"""`autobyte collect`: the data set that the meta-network learns from."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autobyte.cli.options import JsonOption, ModelOption
+
+if TYPE_CHECKING:
+    from autobyte.job import Model
+    from autobyte.nets.collection import Folder, Part
+    from autobyte.nets.dataset import Groups
+
+SEEN, UNSEEN = ("resnet50", "vgg16", "alexnet"), ("densenet121", "bert-base", "bert-large", "gpt2")
+RESULTS = "results.sqlite"
+
+Submit = Callable[["Part"], Any]
+
+
+def collect(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="folder of the data set; goes on if begun")],
+    environments: Annotated[int, typer.Option("--environments", help="to learn from, of 600 iterations each")] = 600,
+    judged: Annotated[int, typer.Option("--judged", help="jobs to judge by, of seen models and of unseen")] = 60,
+    seed: Annotated[int, typer.Option("--seed", help="of all that is drawn")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", help="processes; 0: one per core")] = 0,
+    dask: Annotated[
+        str, typer.Option("--dask", metavar="ADDRESS", help="a Dask scheduler to work on instead, tcp://host:8786")
+    ] = "",
+    add: Annotated[
+        list[Path] | None,
+        typer.Option("--add", help="a folder of windows that were measured, or compared; rows of --model"),
+    ] = None,
+    model: ModelOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Collect the data set that `autobyte fit` learns from.
+
+    Simulated jobs under random configs while bandwidth changes; ResNet50, VGG16, AlexNet; 360,000 iterations.
+
+    Example: autobyte collect --out out/dataset
+    """
+    import time
+
+    from autobyte import models
+    from autobyte.cli.console import print_json, print_line, progress
+    from autobyte.errors import InputError
+    from autobyte.nets.collection import Folder, Order
+    from autobyte.nets.dataset import digest
+    from autobyte.results import versions
+
+    if jobs < 0:
+        raise InputError(f"jobs must be at least 0, got {jobs}")
+    seen, unseen = ({name: models.load(name) for name in names} for names in (SEEN, UNSEEN))
+    order = Order(environments, judged, seed, digest(seen), digest(unseen))
+    folder, began = Folder(out), time.perf_counter()
+    folder.begin(order)
+    missing = folder.missing(order)
+    with progress("collecting") as step, _workers(jobs, dask) as (submit, completed):
+        step(len(order.parts) - len(missing), len(order.parts))
+        work = {submit(part): part for part in missing}
+        for done, future in enumerate(completed(list(work))):
+            folder.keep(work[future].name, future.result())
+            step(len(order.parts) - len(missing) + done + 1, len(order.parts))
+    for path in add or []:
+        _add(folder, path, model)
+    about = folder.about
+    if missing:
+        about |= {"versions": versions(), "seconds": about.get("seconds", 0) + time.perf_counter() - began}
+    about["models"] = {"seen": SEEN, "unseen": UNSEEN}
+    folder.describe(about)
+    groups = folder.load("train", "measured")
+    summary = {"folder": str(out), "states": len(groups), "environments": environments, **about}
+    if json:
+        print_json(summary)
+    else:
+        print_line(f"{out}: {len(groups):,} states of {environments} environments; next: autobyte fit {out}")
+
+
+def make(part: "Part") -> "Groups":
+    """Make a part, in whatever process this runs."""
+    from autobyte import models
+    from autobyte.simulator.observe import truth_s, window
+
+    names = UNSEEN if part.kind == "judged-unseen" else SEEN
+    return part.make({name: models.load(name) for name in names}, window, truth_s)
+
+
+@contextmanager
+def _workers(jobs: int, dask: str) -> Iterator[tuple[Submit, Callable[[list[Any]], Any]]]:
+    """What takes work, and what gives it back as it is done: processes here, or a Dask cluster."""
+    if dask:
+        from autobyte.errors import FileError, require
+
+        distributed = require("distributed", extra="dask", what="--dask")
+        try:
+            client = distributed.Client(dask, timeout="5s")
+        except (OSError, ValueError) as error:
+            raise FileError(f"no Dask scheduler answers at {dask}: {error}") from None
+        with client:
+            yield lambda part: client.submit(make, part, pure=False), distributed.as_completed
+    else:
+        import multiprocessing
+        import os
+        from concurrent.futures import ProcessPoolExecutor, as_completed
+
+        count = jobs or len(os.sched_getaffinity(0))
+        with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
+            try:
+                yield lambda part: pool.submit(make, part), as_completed
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def _add(folder: "Folder", path: Path, model: str) -> None:
+    """Add the windows of a folder that `compare`, the testbed or training wrote.
+
+    Raises:
+        InputError: its windows have no statistics, or no model is known for them.
+        FileError: it holds no windows.
+    """
+    from dataclasses import replace
+
+    from autobyte.errors import InputError
+    from autobyte.nets.dataset import Groups, measured
+    from autobyte.results import Results
+
+    with Results.read(path / RESULTS if path.is_dir() else path) as results:
+        known = _known_model(model or results.run.get("job", {}).get("model", ""), path)
+        runs = dict[tuple[str, int], list[Any]]()
+        for trial in results.trials():
+            window = results.find(tuner=trial.tuner, seed=trial.seed, number=trial.number)
+            if window is not None and window.stats is not None:
+                runs.setdefault((trial.tuner, trial.seed), []).append(window)
+    if not runs:
+        raise InputError(f"{path} has no windows with runtime statistics")
+    groups = [measured(known, windows, number=index) for index, windows in enumerate(runs.values())]
+    name = Groups.join(groups).digest  # the same windows are added once
+    beside = 1_000_000 + int(name[:8], 16)  # environments of other numbers than all simulated ones
+    numbered = [replace(one, environment=one.environment + beside) for one in groups]
+    folder.keep(f"measured-{name}.npz", Groups.join(numbered))
+
+
+def _known_model(name: str, path: Path) -> "Model":
+    from autobyte.errors import InputError
+    from autobyte.models import find
+
+    if not name:
+        raise InputError(f"{path} does not say which model it trained; name it with --model")
+    return find(name)

@@ -1,0 +1,162 @@
+"""`autobyte doctor`: is the network the bottleneck, and what could be gained?"""
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autobyte.cli.options import (
+    AccumulationOption,
+    ArchOption,
+    BandwidthOption,
+    CalibrationOption,
+    JsonOption,
+    LatencyOption,
+    OverheadOption,
+    WireOption,
+    WorkersOption,
+)
+
+if TYPE_CHECKING:
+    from autobyte.simulator.diagnose import Diagnosis
+    from autobyte.torch.doctor import Symptoms
+
+KEEP_DDP = 3  # the exit status
+
+
+def doctor(
+    *,
+    source: Annotated[
+        str | None,
+        typer.Argument(help="under torchrun: a Python file and the function that makes the model: f.py:make"),
+    ] = None,
+    inputs: Annotated[str, typer.Option("--input", help="of that model, as `profile` takes it")] = "",
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda, for that model")] = "cpu",
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", "--model", help="instead: a profile.json, or a name of `autobyte models`"),
+    ] = None,
+    arch: ArchOption = "allreduce",
+    workers: WorkersOption = 8,
+    bandwidth: BandwidthOption = "10Gbit",
+    latency: LatencyOption = "30us",
+    overhead: OverheadOption = "500us,30us",
+    accumulation: AccumulationOption = 1,
+    wire_dtype: WireOption = "",
+    calibration: CalibrationOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say whether scheduling would make a job faster than DDP, by how much, and what would.
+
+    From a profile and a bandwidth; or under torchrun from a model of your own, which is then measured with DDP on
+    the ranks that there are: compute, communication, and what of it is exposed. Exit status 0: there is a gain of at
+    least 5 % to be had; 3: keep DDP.
+
+    \b
+    autobyte doctor --profile mine.json --bandwidth 1Gbit --workers 4
+    torchrun --nproc-per-node 2 -m autobyte doctor examples/small_vgg.py:make_model --input 16,3,64,64
+    """
+    from autobyte.cli.options import calibrated, make_job
+    from autobyte.errors import InputError
+    from autobyte.simulator.diagnose import diagnose
+
+    if (source is None) == (profile is None):
+        raise InputError("doctor takes a model of your own (FILE.py:make_model, under torchrun), or --profile")
+    if source is not None:
+        _as_rank(source, inputs, device, json=json)
+        return
+    assert profile is not None
+    settings: dict[str, Any] = {
+        "workers": workers, "bandwidth": bandwidth, "latency": latency, "overhead": overhead,
+        "accumulation": accumulation, "wire_dtype": wire_dtype,
+    }  # fmt: skip
+    job, effects = calibrated(make_job(profile, arch=arch, **settings), calibration)
+    reference, reference_effects = calibrated(make_job(profile, arch="allreduce", **settings), calibration)
+    found = diagnose(job, effects=effects, ddp_job=reference, ddp_effects=reference_effects)
+    _show(found, None, json=json)
+    if not found.worthwhile:
+        raise typer.Exit(KEEP_DDP)
+
+
+def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
+    """Measure as one of torchrun's ranks; the first one speaks, all end with its status."""
+    import torch
+    import torch.distributed as dist
+
+    from autobyte.errors import InputError
+    from autobyte.simulator.diagnose import diagnose
+    from autobyte.torch.doctor import examine
+    from autobyte.torch.source import load_factory, make_input
+
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        raise InputError(f"start it with torchrun: torchrun --nproc-per-node 2 -m autobyte doctor {source}")
+    made = load_factory(source)
+    fed = make_input(inputs) if inputs else made.inputs
+    if fed is None:
+        raise InputError("what goes into the model? say --input 32,3,224,224, or return (model, inputs)")
+    if device.startswith("cuda"):
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    symptoms = examine(made, fed, device=device)
+    keep = torch.zeros(1, device=device)
+    if dist.get_rank() == 0:
+        found = diagnose(symptoms.job)
+        keep[0] = not found.worthwhile
+        _show(found, symptoms, json=json)
+    dist.broadcast(keep, 0)
+    dist.destroy_process_group()
+    if keep:
+        raise typer.Exit(KEEP_DDP)
+
+
+def _show(found: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> None:
+    from autobyte.cli.console import print_json, print_line, print_table
+    from autobyte.units import format_rate, format_seconds
+
+    measured = (
+        None
+        if symptoms is None
+        else {
+            "workers": symptoms.workers,
+            "compute_s": symptoms.compute_s,
+            "ddp_step_s": symptoms.step_s,
+            "exposed_s": symptoms.exposed_s,
+            "bytes_per_s": symptoms.bytes_per_s,
+            "per_block_s": symptoms.per_block_s,
+        }
+    )
+    if json:
+        print_json({**found.to_json(), "measured": measured})
+        return
+    if symptoms is not None:
+        print_line(
+            f"measured on {symptoms.workers} ranks: compute {format_seconds(symptoms.compute_s)}, DDP's step "
+            f"{format_seconds(symptoms.step_s)}, of it exposed communication {format_seconds(symptoms.exposed_s)}; "
+            f"links carry {format_rate(symptoms.bytes_per_s)}, an all-reduce costs "
+            f"{format_seconds(symptoms.per_block_s)} beyond its bytes"
+        )
+    print_line(
+        f"compute {format_seconds(found.compute_s)}, communication {format_seconds(found.wire_s)}: "
+        f"{found.ratio:.2f} of compute, {'in' if found.in_band else 'outside'} the band where order matters, 0.5 to 3"
+    )
+    print_line(
+        f"DDP at its best ({found.ddp.config.label}): {format_seconds(found.ddp.step_s)}, of it exposed "
+        f"{format_seconds(found.exposed_s)}; no schedule is below {format_seconds(found.bound_s)} "
+        f"({100 * (found.ddp.step_s / found.bound_s - 1):.0f} % to gain at most)"
+    )
+    rows = [
+        (each.name, each.config.label, format_seconds(each.step_s), f"{found.ddp.step_s / each.step_s:.2f}x")
+        for each in found.policies
+    ]
+    print_table(("policy, at its best", "config", "step", "over DDP"), rows)
+    if found.bf16_s is not None and found.bf16_ddp_s is not None:
+        print_line(
+            f"bf16 on the wire: DDP {found.ddp.step_s / found.bf16_ddp_s:.2f}x, with scheduling "
+            f"{found.ddp.step_s / found.bf16_s:.2f}x"
+        )
+    print_line(
+        f"gain: {100 * found.gain:.0f} % with {found.best.name}"
+        if found.worthwhile
+        else "keep DDP: less than 5 % to gain from scheduling"
+    )

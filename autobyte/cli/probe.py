@@ -1,0 +1,157 @@
+"""`autobyte probe`: what the engines carry, block size by block size."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autobyte.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from autobyte.testbed import Launch
+    from autobyte.torch.probe import Spec
+
+SIZES = "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
+TIMEOUT_S = 1800.0
+
+
+def probe(
+    *,
+    hosts: Annotated[
+        int | None, typer.Option("--hosts", help="on a testbed of so many hosts (root); without it, on this machine")
+    ] = None,
+    rate: Annotated[str, typer.Option("--rate", help="of the testbed's links, nominal")] = "1Gbit",
+    workers: Annotated[int, typer.Option("--workers", help="ranks on this machine, where there is no testbed")] = 2,
+    engine: Annotated[str, typer.Option("--engine", help="names, with commas between")] = "allreduce,ps",
+    sizes: Annotated[str, typer.Option("--sizes", help="of blocks, with commas between")] = SIZES,
+    dtype: Annotated[str, typer.Option("--dtype", help="float32, float64, float16 or bfloat16")] = "float32",
+    iterations: Annotated[int, typer.Option("--iterations", help="that the mean is taken over")] = 20,
+    warmup: Annotated[int, typer.Option("--warmup", help="iterations that do not count")] = 3,
+    in_flight: Annotated[int, typer.Option("--in-flight", help="blocks that are under way at a time")] = 1,
+    json: JsonOption = False,
+) -> None:
+    """Measure the engines, in the columns of nccl-tests.
+
+    algbw is size over time; busbw is what the busiest direction of a link carried, 2(n-1)/n of it: compare it with
+    what the link can. Started by torchrun, it measures the ranks that there are.
+
+    \b
+    autobyte probe
+    autobyte probe --hosts 4 --rate 1Gbit --in-flight 4
+    torchrun --nproc-per-node 2 -m autobyte probe --sizes 1MiB,16MiB
+    """
+    from autobyte.torch.probe import Spec
+    from autobyte.units import parse_bytes
+
+    spec = Spec(
+        tuple(name.strip() for name in engine.split(",")),
+        tuple(parse_bytes(part) for part in sizes.split(",")),
+        dtype,
+        iterations,
+        warmup,
+        in_flight,
+    )
+    if hosts is None and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        _as_rank(spec, json=json)
+        return
+    if hosts is not None:
+        rows, where = _on_testbed(spec, hosts, rate)
+        _show(rows, hosts, where, spec, json=json)
+    else:
+        _show(_on_this_machine(spec, workers), workers, "on this machine", spec, json=json)
+
+
+def _as_rank(spec: "Spec", *, json: bool) -> None:
+    """Take part as one of torchrun's ranks; the first one prints."""
+    from dataclasses import asdict
+
+    import torch
+    import torch.distributed as dist
+
+    from autobyte.torch.probe import probe as measure
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rows = [asdict(row) for row in measure(spec)]
+    if dist.get_rank() == 0:
+        _show(rows, dist.get_world_size(), "as torchrun started them", spec, json=json)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _on_testbed(spec: "Spec", hosts: int, rate: str) -> tuple[list[dict[str, Any]], str]:
+    """Rows, and what they were measured on."""
+    from autobyte.cli.testbed import Check, checked
+    from autobyte.testbed import Testbed
+    from autobyte.testbed.hosts import PAYLOAD
+    from autobyte.units import format_rate, parse_rate
+
+    nominal = parse_rate(rate, what="rate")
+    with Testbed(hosts, rate=nominal) as testbed:
+        checked(testbed, Check.warn)
+        rows = _measured(spec, testbed.start)
+    return rows, f"on hosts with links of {format_rate(nominal)}: TCP carries {1e-9 * PAYLOAD * nominal:.4f} GB/s"
+
+
+def _on_this_machine(spec: "Spec", workers: int) -> list[dict[str, Any]]:
+    from autobyte.errors import InputError
+    from autobyte.testbed.launch import Launch, Seat
+
+    if not 2 <= workers <= 200:
+        raise InputError(f"workers must be 2 to 200, got {workers}")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    seats = [Seat(0, nullcontext)] * workers
+    return _measured(spec, lambda command: Launch(command, seats, master="127.0.0.1", port=port))
+
+
+def _measured(spec: "Spec", start: "Callable[[list[str]], Launch]") -> list[dict[str, Any]]:
+    """What ranks measure that are started for it."""
+    import json
+    from dataclasses import asdict
+
+    from autobyte.cli.console import progress
+
+    with TemporaryDirectory() as folder, progress("probing") as step:
+        said, out = Path(folder) / "spec.json", Path(folder) / "rows.jsonl"
+        said.write_text(json.dumps(asdict(spec) | {"out": str(out)}))
+        out.touch()
+
+        def rows() -> list[str]:
+            return out.read_text().splitlines()
+
+        total = len(spec.engines) * len(spec.sizes)
+        with start([sys.executable, "-m", "autobyte.torch.probe", str(said)]) as launch:
+            launch.wait(timeout_s=TIMEOUT_S, grace_s=1.0, meanwhile=lambda: step(len(rows()), total))
+        return [json.loads(row) for row in rows()]
+
+
+def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", *, json: bool) -> None:
+    from autobyte.cli.console import print_json, print_line, print_table
+
+    if json:
+        print_json({"what": "measured", "ranks": ranks, "where": where, "in_flight": spec.in_flight, "rows": rows})
+        return
+    blocks = "one block at a time" if spec.in_flight == 1 else f"{spec.in_flight} blocks at a time"
+    print_line(f"{ranks} ranks {where} · {blocks} · measured")
+    columns = ("engine", "size (B)", "count", "type", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "#wrong")
+    cells = [
+        (
+            row["engine"],
+            f"{row['size_bytes']}",
+            f"{row['count']}",
+            row["type"],
+            f"{1e6 * row['time_s']:.1f}",
+            f"{1e-9 * row['algbw_bytes_per_s']:.4f}",
+            f"{1e-9 * row['busbw_bytes_per_s']:.4f}",
+            f"{row['wrong']}",
+        )
+        for row in rows
+    ]
+    print_table(columns, cells, spare=("count", "type"))

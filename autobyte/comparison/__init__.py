@@ -1,0 +1,1 @@
+"""Tuners side by side: a contest under equal conditions, and the verdict on it."""

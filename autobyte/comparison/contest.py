@@ -1,0 +1,170 @@
+"""Tuners on the same job under equal conditions: the same world, the same windows, the same budget."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from autobyte.config import Config, Space
+from autobyte.errors import FileError, InputError, unknown
+from autobyte.job import Job
+from autobyte.results import Results
+from autobyte.retuning import Retuned
+from autobyte.scenario import STEADY, Scenario
+from autobyte.simulator.effects import PLAIN, Effects
+from autobyte.simulator.world import SWITCH_S, World
+from autobyte.trace import Measurement
+from autobyte.tuners import TUNERS, Tuner
+from autobyte.tuners.fixed import Default
+from autobyte.tuning import WARMUP, WINDOW, Decision, make_tuner, tune
+
+RETUNE = ("never", "drift")
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is compared, and how.
+
+    Args:
+        job: what is trained, and on what before anything changes.
+        tuners: their names.
+        budget: windows of 10 iterations that each run has.
+        seeds: runs of each tuner.
+        space: where they search.
+        scenario: what changes.
+        effects: second-order effects of the world.
+        switch_s: what a change of config costs in it (s).
+        retune: where something changes, tuners that search once do so before it does, and their windows and cost are
+            apart; then they "never" search again, or on "drift".
+        storage: a URL, for tuners that keep what they find.
+
+    Raises:
+        InputError: no tuner, an unknown one, one that is named twice, a count below 1, or an unknown way to retune.
+    """
+
+    job: Job
+    tuners: tuple[str, ...]
+    budget: int
+    seeds: int
+    space: Space
+    scenario: Scenario = STEADY
+    effects: Effects = PLAIN
+    switch_s: float = SWITCH_S
+    retune: str = "never"
+    storage: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("tuners", len(self.tuners)), ("budget", self.budget), ("seeds", self.seeds)):
+            if value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
+        if self.retune not in RETUNE:
+            raise unknown("way to retune", self.retune, RETUNE)
+        twice = [name for index, name in enumerate(self.tuners) if name in self.tuners[:index]]
+        if twice:
+            raise InputError(f"tuner '{twice[0]}' is named twice")
+        for name in self.tuners:
+            TUNERS[name]  # an unknown one is told at once, not after the others have run
+
+    def world(self, seed: int = 0) -> World:
+        """A world for one run."""
+        return World(self.job, scenario=self.scenario, effects=self.effects, seed=seed, switch_s=self.switch_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """What decides every single trial, as plain JSON: tuners and seeds may be added to a run later."""
+        model = self.job.model
+        layers = [(layer.forward_s, layer.backward_s) for layer in model.layers]
+        tensors = [(tensor.numel, tensor.dtype, tensor.layer) for tensor in model.tensors]
+        return {
+            "job": self.job.to_json(),
+            "model_digest": hashlib.sha256(repr((layers, tensors)).encode()).hexdigest()[:16],
+            "budget": self.budget,
+            "scenario": _plain(asdict(self.scenario)),
+            "effects": _plain(asdict(self.effects)),
+            "space": _plain(asdict(self.space)),
+            "switch_s": self.switch_s,
+            "window": WINDOW,
+            "warmup": WARMUP,
+        } | ({} if self.retune == RETUNE[0] else {"retune": self.retune})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One tuner with one seed, from the first window to the last; `before` is its search before all that."""
+
+    tuner: str
+    seed: int
+    decisions: tuple[Decision, ...]
+    before: tuple[Decision, ...] = ()
+
+
+def hold(contest: Contest, results: Results, *, progress: Callable[[str, int, int], None]) -> list[Run]:
+    """Let every tuner run with every seed; trials that `results` has already are not run again.
+
+    Args:
+        contest: what to run.
+        results: where trials are kept.
+        progress: called with tuner, seed and number after every window.
+
+    Raises:
+        InputError: a tuner cannot be made.
+    """
+    return [_run(contest, name, seed, results, progress) for name in contest.tuners for seed in range(contest.seeds)]
+
+
+def _run(contest: Contest, name: str, seed: int, results: Results, progress: Callable[[str, int, int], None]) -> Run:
+    def make(space: Space, search: int) -> Tuner:
+        drawn = seed + 1_000_003 * search  # every search of a run draws differently
+        return make_tuner(name, space, job=contest.job, seed=drawn, budget=contest.budget, storage=contest.storage)
+
+    before: list[Decision] = []
+    tuner, space = make(contest.space, 0), contest.space
+    if contest.scenario.changes and TUNERS[name].one_shot:
+        still = replace(contest, job=contest.world().job_at(0), scenario=STEADY)
+        trainer = _Recorded(still.world(seed), results, f"{name}, before", seed)
+        before = tune(tuner, trainer, space, budget=contest.budget, progress=lambda _: progress(name, seed, 0))
+        space = replace(space, default=before[-1].config)
+        again = contest.retune == "drift"
+        tuner = Retuned(make, space) if again else Default(space, model=contest.job.model)
+    trainer = _Recorded(contest.world(seed), results, name, seed)
+    decisions = tune(
+        tuner, trainer, space, budget=contest.budget, progress=lambda _: progress(name, seed, trainer.number)
+    )
+    return Run(name, seed, tuple(decisions), tuple(before))
+
+
+class _Recorded:
+    """A world whose windows are kept, and looked up where they were kept before."""
+
+    def __init__(self, world: World, results: Results, tuner: str, seed: int) -> None:
+        self._world = world
+        self._results = results
+        self._tuner = tuner
+        self._seed = seed
+        self.number = 0  # windows so far
+
+    def measure(self, config: Config, *, iterations: int, warmup: int) -> Measurement:
+        """Train for a window, or remember it."""
+        key: dict[str, Any] = {"tuner": self._tuner, "seed": self._seed, "number": self.number}
+        measurement = self._results.find(**key)
+        if measurement is None:
+            measurement = self._world.measure(config, iterations=iterations, warmup=warmup)
+            self._results.add(measurement, **key)
+        elif measurement.config != config:
+            asked, kept = config.label, measurement.config.label
+            what = f"trial {self.number} of '{self._tuner}', seed {self._seed}"
+            raise FileError(
+                f"{what} was kept with {kept} and is now {asked}: the code changed; choose another folder"
+            )
+        else:
+            self._world.skip(config, iterations=iterations)
+        self.number += 1
+        return measurement
+
+
+def _plain(value: Any) -> Any:
+    """What JSON gives back unchanged: lists for tuples, text for infinity."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and value in (float("inf"), float("-inf")) else value

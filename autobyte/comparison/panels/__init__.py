@@ -1,0 +1,1 @@
+"""What the pictures of a comparison consist of: one panel, one file; `look` is how they all look."""

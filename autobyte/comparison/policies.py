@@ -1,0 +1,119 @@
+"""Policies on one job, side by side: each tunes its own knobs with the same budget, and is judged without noise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autobyte.bound import bound_s, gap_closed
+from autobyte.config import Config
+from autobyte.errors import InputError
+from autobyte.job import Job
+from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.simulator.choose import choose
+from autobyte.simulator.effects import PLAIN, Effects
+from autobyte.simulator.steady import reference_s, step_s
+from autobyte.simulator.world import World
+from autobyte.tuning import make_tuner, tune
+
+AUTO = "auto"  # policy and config chosen from the simulator, without a search
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A policy as it was asked for, such as `bytescheduler:fusion=1`.
+
+    Raises:
+        InputError: no such policy or knob, or a knob that is no number.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.name != AUTO:
+            POLICIES[self.policy]
+        self._knobs()
+
+    @property
+    def policy(self) -> str:
+        """The policy's name."""
+        return self.name.partition(":")[0]
+
+    def search(self, job: Job, *, tuner: str, budget: int, seed: int, effects: Effects) -> Config:
+        """The config that a search of so many windows ends with."""
+        if self.policy == AUTO:
+            return choose(job, effects=effects)
+        space = POLICIES[self.policy]().space(job)
+        default = replace(space.default, knobs=dict(space.default.knobs) | self._knobs())
+        make_plan(job, default)  # an unknown knob is told at once
+        free = {name: ends for name, ends in space.knobs.items() if name not in self._knobs()}
+        space = replace(space, default=default, knobs=free)
+        made = make_tuner(tuner, space, job=job, seed=seed, budget=budget)
+        return tune(made, World(job, effects=effects, seed=seed), space, budget=budget)[-1].config
+
+    def _knobs(self) -> dict[str, float]:
+        knobs = {}
+        for text in filter(None, self.name.partition(":")[2].split(":")):
+            knob, _, value = text.partition("=")
+            try:
+                knobs[knob] = float(value)
+            except ValueError:
+                raise InputError(f"cannot read '{text}' of '{self.name}'; write it like fusion=1") from None
+        return knobs
+
+
+def compare_policies(
+    job: Job,
+    names: list[str],
+    *,
+    tuner: str = "random",
+    budget: int = 30,
+    seeds: int = 5,
+    effects: Effects = PLAIN,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+) -> dict[str, Any]:
+    """Tune every policy, and say how fast each is.
+
+    Args:
+        job: what is trained, and on what; nothing changes.
+        names: policies, maybe with knobs; `auto` chooses policy and config together, from the simulator.
+        tuner: which one tunes them.
+        budget: windows of 10 iterations for each search.
+        seeds: searches of each; the median one counts.
+        effects: second-order effects of the world.
+        progress: called with how many searches are done, how many there are, and of which policy.
+
+    Returns:
+        what `autobyte compare --policies --json` prints.
+
+    Raises:
+        InputError: no policy, an unknown one, one that is named twice, or a count below 1.
+    """
+    for what, value in (("policies", len(names)), ("budget", budget), ("seeds", seeds)):
+        if value < 1:
+            raise InputError(f"{what} must be at least 1, got {value}")
+    twice = [name for index, name in enumerate(names) if name in names[:index]]
+    if twice:
+        raise InputError(f"policy '{twice[0]}' is named twice")
+    entrants = [Entrant(name) for name in names]
+    lower, reference = bound_s(job), reference_s(job, effects=effects)
+    rows = []
+    for index, entrant in enumerate(entrants):
+        found = []
+        for seed in range(seeds):
+            progress(index * seeds + seed, len(entrants) * seeds, entrant.name)
+            config = entrant.search(job, tuner=tuner, budget=budget, seed=seed, effects=effects)
+            found.append((step_s(job, config, effects=effects), config))
+        found.sort(key=lambda pair: pair[0])
+        rows.append(_row(job, entrant.name, *found[(seeds - 1) // 2], lower=lower, reference=reference))
+    return {"job": job.to_json(), "bound_s": lower, "policies": rows}
+
+
+def _row(job: Job, name: str, seconds: float, config: Config, *, lower: float, reference: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "config": config.to_json(),
+        "step_s": seconds,
+        "samples_per_s": job.samples / seconds,
+        "over_bound": seconds / lower,
+        "gap_closed": gap_closed(seconds, reference, lower),
+    }

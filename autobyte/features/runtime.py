@@ -1,0 +1,265 @@
+"""What windows showed of a running job: layer times, rates, and what a block and a byte cost on the slowest link."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from autobyte.config import Config
+from autobyte.errors import InputError
+from autobyte.features.static import Static
+from autobyte.job import Cluster, Floats, Model
+from autobyte.trace import Measurement, RuntimeStats
+
+CHANGED = 0.15  # a relative change of busy time or compute that is not noise: the job is not what it was
+NOISE = 0.03  # relative, of a window's busy time
+PRIOR = 0.7  # how far, in log, a block's cost may be from what it is by default
+CONFIGS, PER_CONFIG = 16, 4  # that are remembered, and windows of each
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A job as the latest windows show it.
+
+    Args:
+        static: the model.
+        workers, servers: n, and arc.
+        accumulation: backward passes per step, from V, step time and batch size.
+        forward_s, backward_s: mean over workers (s), shape [layers].
+        slowest_forward_s, slowest_backward_s: of the worker that computes longest (s), shape [layers].
+        up_bytes_per_s, down_bytes_per_s: B_u and B_d, shape [workers].
+        block_s: what a block costs on the slowest link beyond its bytes (s).
+        byte_s: what a byte of gradient costs on it (s).
+        crowding: by what part a byte costs more, for each byte that the credit lets into flight (1/B).
+        configs: how many different ones this was learned from.
+        mean_byte_s: what it costs on the mean link (s).
+        seen: what configs took in this regime: their mean step time (s), the latest last.
+        variation: deviation of a step's time by its mean, within windows.
+        regime: goes up whenever the job is not what it was.
+    """
+
+    static: Static
+    workers: int
+    servers: int
+    accumulation: int
+    forward_s: Floats
+    backward_s: Floats
+    slowest_forward_s: Floats
+    slowest_backward_s: Floats
+    up_bytes_per_s: Floats
+    down_bytes_per_s: Floats
+    block_s: float
+    byte_s: float
+    crowding: float
+    configs: int
+    mean_byte_s: float
+    seen: Mapping[Config, float]
+    variation: float
+    regime: int
+
+    @property
+    def samples(self) -> int:
+        """Samples that a step of the whole job trains on: V = samples / step time."""
+        return self.static.model.batch_size * self.workers * self.accumulation
+
+    @property
+    def compute_s(self) -> float:
+        """C, a forward and a backward pass on the slowest worker (s)."""
+        return float(self.slowest_forward_s.sum() + self.slowest_backward_s.sum())
+
+
+class Watch:
+    """Turns measurements into states, and notices when the job changes.
+
+    A rate is bytes over busy time, and blocks keep a link busy beyond their bytes; some networks grow slower the more
+    is in flight. One window cannot tell these apart, and the default cost of a block is assumed; windows under
+    different configs can, and do:
+
+        busy = blocks · block_s + bytes · byte_s · (1 + crowding · bytes in flight)
+
+    >>> watch = Watch(model)
+    >>> watch.add(measurement).block_s
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._static = Static(model)
+        self._seen: dict[Config, deque[_Window]] = {}  # of this regime, the latest config last
+        self._shape: tuple[int, int, int] | None = None
+        self._compute_s = 0.0
+        self._block_s: float | None = None  # learned in an earlier regime
+        self._regime = 0
+
+    def add(self, measurement: Measurement) -> State:
+        """Take in a window.
+
+        Raises:
+            InputError: it has no statistics, or some that cannot be.
+        """
+        stats = checked(measurement, self._model)
+        if stats.wire_bytes and stats.wire_bytes != round(self._static.total_bytes):
+            self._static = Static(self._model, wire_bytes=stats.wire_bytes)
+        workers = len(stats.up_bytes_per_s)
+        cluster = Cluster(workers, min(stats.servers, workers))
+        compute_s = stats.forward_s.sum(axis=1) + stats.backward_s.sum(axis=1)
+        slowest = int(compute_s.argmax())
+        link_s = busy_s(stats, cluster, self._static.total_bytes)
+        blocks = float(self._static.blocks(measurement.config).sum())
+        total = max(1.0, self._static.total_bytes)
+        window = _Window(measurement, blocks, float(link_s.max()), min(float(measurement.config.credit_bytes), total))
+        self._notice((workers, cluster.servers, stats.wire_bytes), float(compute_s[slowest]), window)
+        block_s, wire_s, crowding = self._fit(self._prior_s(workers))
+        byte_s = wire_s / total
+        speed = float(stats.samples_per_s.mean()) * float(np.mean(measurement.step_s))
+        return State(
+            static=self._static,
+            workers=workers,
+            servers=cluster.servers,
+            accumulation=max(1, round(speed / self._model.batch_size)),
+            forward_s=stats.forward_s.mean(axis=0),
+            backward_s=stats.backward_s.mean(axis=0),
+            slowest_forward_s=stats.forward_s[slowest],
+            slowest_backward_s=stats.backward_s[slowest],
+            up_bytes_per_s=stats.up_bytes_per_s,
+            down_bytes_per_s=stats.down_bytes_per_s,
+            block_s=block_s,
+            byte_s=byte_s,
+            crowding=crowding,
+            configs=len(self._seen),
+            mean_byte_s=byte_s * float(link_s.mean() / link_s.max()) if link_s.max() else 0.0,
+            seen={c: float(np.mean([w.shown.mean_s for w in windows])) for c, windows in self._seen.items()},
+            variation=float(np.mean([window.variation for window in self._windows])),
+            regime=self._regime,
+        )
+
+    @property
+    def _windows(self) -> "list[_Window]":
+        return [window for windows in self._seen.values() for window in windows]
+
+    def _keep(self, window: "_Window") -> None:
+        """Remember a window: the latest few of each config, and the latest configs."""
+        config = window.shown.config
+        self._seen[config] = deque([*self._seen.pop(config, ()), window], maxlen=PER_CONFIG)
+        if len(self._seen) > CONFIGS:
+            del self._seen[next(iter(self._seen))]
+
+    def _notice(self, shape: tuple[int, int, int], compute_s: float, window: "_Window") -> None:
+        """Remember a window, and begin a new regime with it where it does not fit the ones before."""
+        changed = self._shape not in (None, shape) or _apart(compute_s, self._compute_s or compute_s)
+        before = self._windows
+        self._keep(window)
+        if changed or self._misfit(window, self._prior_s(shape[0])) > CHANGED:
+            if len({known.blocks for known in before}) > 1:
+                self._block_s = _fit(before, self._prior_s(shape[0]), self._spread)[0]
+            self._seen.clear()
+            self._keep(window)
+            self._regime += 1
+        self._shape, self._compute_s = shape, compute_s
+
+    def _prior_s(self, workers: int) -> float:
+        """What a block costs by default (s), or did in the regime before."""
+        per_block_s, per_hop_s = Cluster(workers).overhead_s
+        return self._block_s or per_block_s + 2 * (workers - 1) * per_hop_s
+
+    @property
+    def _spread(self) -> float:
+        """How far, in log, a block's cost may be from what is assumed."""
+        return PRIOR if self._block_s is None else PRIOR / 3
+
+    def _fit(self, prior_s: float) -> tuple[float, float, float]:
+        return _fit(self._windows, prior_s, self._spread)
+
+    def _misfit(self, window: "_Window", prior_s: float) -> float:
+        """By how much a window, relatively, is not what all windows together say."""
+        block_s, wire_s, crowding = self._fit(prior_s)
+        said_s = window.blocks * block_s + wire_s * (1 + crowding * window.flight)
+        return abs(said_s - window.busy_s) / max(window.busy_s, 1e-12)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A window, and what it showed of the slowest link: blocks in a step, busy time (s), bytes in flight at most."""
+
+    shown: Measurement
+    blocks: float
+    busy_s: float
+    flight: float
+
+    @property
+    def variation(self) -> float:
+        """Deviation of a step's time by the mean."""
+        steps = np.array(self.shown.step_s[self.shown.warmup :])
+        return float(steps.std() / max(steps.mean(), 1e-12))
+
+
+def checked(measurement: Measurement, model: Model) -> RuntimeStats:
+    """A measurement's statistics, complete and finite.
+
+    Raises:
+        InputError: none were measured, of another number of layers or workers, or a number that cannot be.
+    """
+    stats = measurement.stats
+    if stats is None:
+        raise InputError(
+            f"the window at iteration {measurement.iteration} has no runtime statistics (Table II): measure them"
+        )
+    workers, layers = len(stats.up_bytes_per_s), len(model.layers)
+    for name, shape in (
+        ("forward_s", (workers, layers)),
+        ("backward_s", (workers, layers)),
+        ("up_bytes_per_s", (workers,)),
+        ("down_bytes_per_s", (workers,)),
+        ("samples_per_s", (workers,)),
+    ):
+        values = getattr(stats, name)
+        if values.shape != shape:
+            raise InputError(f"{name} has shape {values.shape}, and {shape} was expected of '{model.name}'")
+        rate = name.endswith("bytes_per_s")  # nothing travels: no rate; a link without limit: an infinite one
+        if rate and workers == 1:
+            continue
+        bad = ~(values > 0) if rate else ~(np.isfinite(values) & (values >= 0))
+        if bad.any():
+            where = "worker " + ", layer ".join(str(index) for index in np.argwhere(bad)[0])
+            raise InputError(
+                f"{name} of {where} is {values[tuple(np.argwhere(bad)[0])]}: measure it, or leave it out"
+            )
+    return stats
+
+
+def busy_s(stats: RuntimeStats, cluster: Cluster, nbytes: float) -> Floats:
+    """Time that every worker's link is busy in a step, in the direction that takes longer (s), shape [workers]."""
+    if cluster.workers == 1:
+        return np.zeros(1)
+    rate = np.minimum(stats.up_bytes_per_s, stats.down_bytes_per_s)
+    return cluster.traffic * nbytes / rate
+
+
+_CROWDING = np.concatenate([[0.0], 2.0 ** -np.arange(21.0, 31.5, 0.5)])  # 1/B; twice the time at 2 MiB … 1 GiB
+_RATIO = np.linspace(-4.0, 4.0, 161)  # log of a block's cost by what is assumed
+RARE = 3.0  # what crowding must explain before it is believed, in units of cost
+
+
+def _fit(windows: list[_Window], prior_s: float, spread: float) -> tuple[float, float, float]:
+    """What a block costs, all bytes together (s), and crowding (1/B).
+
+    Least squares of relative misfits; a block's cost is lognormal beforehand, and most networks do not crowd.
+    """
+    blocks, link_s, flight = np.array([(w.blocks, w.busy_s, w.flight) for w in windows]).T
+    if not link_s.max() > 0:
+        return 0.0, 0.0, 0.0
+    block_s = prior_s * np.exp(_RATIO)[:, None, None]  # [cost, crowding, window]
+    crowded = 1.0 + _CROWDING[None, :, None] * flight
+    weight = 1.0 / np.maximum(link_s, 1e-12) ** 2
+    wire_s = ((link_s - block_s * blocks) * crowded * weight).sum(axis=2) / (crowded**2 * weight).sum(axis=2)
+    wire_s = np.maximum(wire_s, 1e-3 * link_s.min())
+    off = (block_s * blocks + wire_s[:, :, None] * crowded - link_s) ** 2 * weight
+    cost = off.sum(axis=2) / NOISE**2 + (_RATIO / spread)[:, None] ** 2 + RARE * (_CROWDING > 0)
+    best, dense = np.unravel_index(int(cost.argmin()), cost.shape)
+    return float(block_s[best, 0, 0]), float(wire_s[best, dense]), float(_CROWDING[dense])
+
+
+def _apart(a: float, b: float) -> bool:
+    """Whether two times differ by more than noise."""
+    return abs(math.log(max(a, 1e-12) / max(b, 1e-12))) > CHANGED

@@ -1,0 +1,56 @@
+"""Keras on the backend that the user chose; on torch where none was chosen."""
+
+import importlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autobyte.errors import MissingExtra
+
+BACKENDS = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
+
+
+def keras() -> ModuleType:
+    """Import Keras; `import autobyte` never does.
+
+    Raises:
+        MissingExtra: Keras, or the backend that KERAS_BACKEND names, is not installed.
+    """
+    chosen = os.environ.setdefault("KERAS_BACKEND", "torch")
+    if chosen in BACKENDS and find_spec(BACKENDS[chosen]) is None:
+        raise MissingExtra(f"KERAS_BACKEND={chosen} needs {chosen}: pip install {chosen}, or choose another")
+    try:
+        return importlib.import_module("keras")
+    except ImportError as error:
+        raise MissingExtra("the meta-network needs Keras: pip install 'keras>=3.8'") from error
+
+
+def arrays(variables: Iterable[Any]) -> list[npt.NDArray[Any]]:
+    """What Keras variables hold, in order."""
+    return [np.array(keras().ops.convert_to_numpy(variable.value)) for variable in variables]
+
+
+@contextmanager
+def modestly(*, learning: bool) -> Iterator[None]:
+    """Run a small network without taking the job's cores: on torch, one thread, and gradients only to learn.
+
+    Small operations gain nothing from several threads, and wait for each other on a busy machine. The number holds
+    for the calling thread, and for threads that begin meanwhile.
+    """
+    if keras().backend.backend() != "torch":
+        yield
+        return
+    torch = importlib.import_module("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.set_grad_enabled(learning):
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,1 @@
+"""How a block moves. `base` is the interface."""

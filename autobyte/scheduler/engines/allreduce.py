@@ -1,0 +1,110 @@
+"""All-reduce through torch.distributed: several blocks in flight, on a process group of its own."""
+
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+from autobyte.scheduler.block import Block, Op
+from autobyte.scheduler.engines.base import Done, Engine, Sent
+from autobyte.scheduler.engines.buffers import Buffers
+
+THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
+
+
+class AllReduce(Engine):
+    """Sums a block over all ranks, in place, with gloo.
+
+    torch.distributed matches collectives by the order in which they are issued: every rank must start the same blocks
+    in the same order. A block is sent and done at the same moment: when its sum is there.
+
+    Args:
+        buffers: where the gradients lie.
+        backend: the ranks, made for this engine alone (`own_gloo`).
+
+    `halves` moves blocks that are one half of an all-reduce; whoever uses a plan that has them sets it before.
+    """
+
+    halves: Engine | None = None
+
+    def __init__(self, buffers: Buffers, backend: Any) -> None:
+        self._buffers = buffers
+        self._backend = backend
+        self._options = dist.AllreduceOptions()
+        self._flying = 0
+        self._lock = threading.Lock()
+
+    def start(self, block: Block, sent: Sent, done: Done) -> None:
+        """Issue the collective; its future calls back from one of gloo's threads."""
+        if block.op is not Op.ALL_REDUCE:
+            assert self.halves is not None, "a plan with halves needs an engine for them"
+            self.halves.start(block, sent, done)
+            return
+        self._count(1)
+        work = self._backend.allreduce([self._buffers.take(block)], self._options)
+        work.get_future().then(self._finish(block, sent, done))
+
+    def close(self) -> None:
+        """Let gloo's threads end: one that still holds a callback when the interpreter ends aborts the process."""
+        if self.halves is not None:
+            self.halves.close()
+        if self._flying:
+            abandoned.append(self._backend)
+        self._backend = None
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._flying += change
+
+    def _finish(self, block: Block, sent: Sent, done: Done) -> Callable[[torch.futures.Future[list[Tensor]]], None]:
+        def over(future: torch.futures.Future[list[Tensor]]) -> None:
+            self._count(-1)
+            try:
+                future.value()
+                self._buffers.give(block)
+            except Exception as error:  # whatever the network did: the runner tells the training thread
+                done(block, error)
+                return
+            sent(block)
+            done(block, None)
+
+        return over
+
+
+#: Backends whose destructor would wait, until gloo's timeout, for something that may never end: for peers that are
+#: gone, say. They stay until the process ends.
+abandoned: list[Any] = []
+
+
+def own_gloo(
+    name: str, *, rank: int, size: int, timeout: timedelta, threads: int = THREADS, store: Any = None
+) -> Any:
+    """Make a gloo backend for one purpose: collectives of others must not come between its own.
+
+    `dist.new_group` does not pass gloo's options on, so the backend is made directly, on the default group's store.
+    It binds to the interface that GLOO_SOCKET_IFNAME names.
+
+    Args:
+        name: unlike any other, the same on all ranks.
+        rank, size: of this process among those that take part.
+        timeout: after which an operation fails.
+        threads: operations that can be under way at once.
+        store: where the ranks meet; None is the default group's.
+    """
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._threads = threads
+    options._timeout = timeout
+    interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    make = dist.ProcessGroupGloo
+    options._devices = (
+        [make.create_device(interface=interface) for interface in interfaces.split(",")]
+        if interfaces
+        else [make.create_default_device()]
+    )
+    return make(PrefixStore(f"autobyte/{name}", store or _get_default_store()), rank, size, options)

@@ -1,0 +1,231 @@
+"""Messages over TCP, by one thread: frames go out in order, payloads come in straight to where they belong.
+
+A frame is a fixed header and raw bytes. Nothing that is received is ever interpreted as code; a connection that does
+not begin with the token of this training is closed.
+"""
+
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+HEADER = struct.Struct("!BBxxIII")  # kind, dtype, step, block, payload bytes
+HELLO = struct.Struct("!16sI")  # token, rank
+LARGEST = 1 << 31
+
+
+class Kind(IntEnum):
+    """What a frame says."""
+
+    PUSH = 1  # a worker's part of a block, to the server that keeps it
+    ACK = 2  # the server has it
+    SUM = 3  # the sum, to a worker
+    BYE = 4  # nothing more will come from here
+    LOST = 5  # a worker (its rank stands for the block) is gone: what waits for it will not come
+    PICK = 6  # the leader starts this block next
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A frame's header."""
+
+    kind: Kind
+    dtype: int
+    step: int
+    block: int
+    nbytes: int
+
+
+Place = Callable[["Connection", Head], memoryview]
+Taken = Callable[["Connection", Head], None]
+
+
+class Connection:
+    """One TCP connection to a peer; used by the loop's thread only.
+
+    Args:
+        sock: connected, its hello exchanged.
+        peer: the rank at the other end.
+    """
+
+    def __init__(self, sock: socket.socket, peer: int) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self.peer = peer
+        self.ended = False  # the peer said BYE
+        self._frames: deque[list[memoryview]] = deque()
+        self._urgent: deque[list[memoryview]] = deque()
+        self._sending: list[memoryview] = []  # what is left of the frame that has begun
+        self._header = bytearray(HEADER.size)
+        self._target = memoryview(self._header)
+        self._filled = 0
+        self._head: Head | None = None
+
+    def queue(self, head: Head, payload: memoryview | None = None, *, urgent: bool = False) -> None:
+        """Send a frame after those queued before; an urgent one before all that have not begun."""
+        packed = memoryview(HEADER.pack(head.kind, head.dtype, head.step, head.block, head.nbytes))
+        parts = [packed] if payload is None or not len(payload) else [packed, payload]
+        (self._urgent if urgent else self._frames).append(parts)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything is left to send."""
+        return bool(self._sending or self._urgent or self._frames)
+
+    def send(self) -> None:
+        """Send what the socket takes."""
+        while self.waiting:
+            if not self._sending:
+                self._sending = (self._urgent or self._frames).popleft()
+            try:
+                count = self.sock.sendmsg(self._sending)
+            except BlockingIOError:
+                return
+            while self._sending and count >= len(self._sending[0]):
+                count -= len(self._sending.pop(0))
+            if count:
+                self._sending[0] = self._sending[0][count:]
+
+    def receive(self, place: Place, taken: Taken) -> None:
+        """Receive what is there; `place` says where a payload goes, `taken` is told when it is complete.
+
+        Raises:
+            ConnectionError: the peer is gone, or sends what is no frame.
+        """
+        while True:
+            try:
+                count = self.sock.recv_into(self._target[self._filled :])
+            except BlockingIOError:
+                return
+            if count == 0:
+                raise ConnectionError(f"rank {self.peer} closed its connection")
+            self._filled += count
+            if self._filled == len(self._target):
+                self._complete(place, taken)
+
+    def _complete(self, place: Place, taken: Taken) -> None:
+        if self._head is None:
+            kind, dtype, step, block, nbytes = HEADER.unpack(self._header)
+            if kind not in set(Kind) or nbytes > LARGEST:
+                raise ConnectionError(f"rank {self.peer} sent what is no frame")
+            self._head = Head(Kind(kind), dtype, step, block, nbytes)
+            if nbytes:
+                self._target, self._filled = place(self, self._head), 0
+                return
+        head, self._head = self._head, None
+        self._target, self._filled = memoryview(self._header), 0
+        if head.kind is Kind.BYE:
+            self.ended = True
+        taken(self, head)
+
+
+class Loop:
+    """The thread that sends and receives for all connections of a process; it ends when they have.
+
+    Args:
+        place, taken: as `Connection.receive` calls them.
+        lost: called with a connection and the error that ended it, unless the peer had said goodbye.
+    """
+
+    def __init__(self, place: Place, taken: Taken, lost: Callable[[Connection, Exception], None]) -> None:
+        self._place, self._taken, self._lost = place, taken, lost
+        self._selector = selectors.DefaultSelector()
+        self._connections: list[Connection] = []
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._parting = False  # nothing more will be asked to be sent
+        self._following = False  # parts when all peers have
+        self._thread = threading.Thread(target=self._run, name="autobyte-frames", daemon=True)
+
+    def start(self, connections: list[Connection]) -> None:
+        """Begin, with the connections there are."""
+        self._connections = list(connections)
+        for connection in connections:
+            self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+        self._thread.start()
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Have something done by the loop's thread."""
+        self._jobs.append(job)
+        if threading.current_thread() is not self._thread:
+            with contextlib.suppress(OSError):  # full: it is about to wake; closed: it has ended
+                self._wake.send(b"\0")
+
+    def flush(self, connection: Connection) -> None:
+        """Send what is queued; by the loop's thread only."""
+        if connection.sock.fileno() < 0:
+            return
+        try:
+            connection.send()
+        except OSError as error:
+            self._end(connection, error)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.waiting else 0)
+        if self._selector.get_key(connection.sock).events != events:
+            self._selector.modify(connection.sock, events, connection)
+
+    def close(self, timeout_s: float) -> None:
+        """Say goodbye, and end when everything queued is sent and every peer has said the same; or at the timeout."""
+        self.do(self._part)
+        self._thread.join(timeout_s)
+        self.do(self._connections.clear)
+        self._thread.join(1)
+
+    def join(self) -> None:
+        """Wait until every peer has said goodbye, or is gone; then say the same, and end."""
+        self.do(self._follow)
+        self._thread.join()
+
+    def _follow(self) -> None:
+        self._following = True
+
+    def _part(self) -> None:
+        self._parting = True
+        for connection in self._connections:
+            connection.queue(Head(Kind.BYE, 0, 0, 0, 0))
+            self.flush(connection)
+
+    def _run(self) -> None:
+        while True:
+            while self._jobs:
+                self._jobs.popleft()()
+            self._connections = [c for c in self._connections if c.sock.fileno() >= 0]
+            if all(c.ended for c in self._connections):
+                if self._following and not self._parting:
+                    self._part()
+                if self._parting and not any(c.waiting for c in self._connections):
+                    break
+            for key, events in self._selector.select():
+                if key.data is None:
+                    self._woken.recv(4096)
+                    continue
+                if events & selectors.EVENT_READ:
+                    self._receive(key.data)
+                if events & selectors.EVENT_WRITE:
+                    self.flush(key.data)
+        for held in list(self._selector.get_map().values()):
+            held.fileobj.close()  # type: ignore[union-attr]
+        self._wake.close()
+        self._selector.close()
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            connection.receive(self._place, self._taken)
+        except OSError as error:
+            self._end(connection, error)
+
+    def _end(self, connection: Connection, error: Exception) -> None:
+        if connection.sock.fileno() >= 0:
+            self._selector.unregister(connection.sock)
+            connection.sock.close()
+            if not connection.ended:
+                self._lost(connection, error)

@@ -1,0 +1,220 @@
+"""Parameter servers: every block is split over them, pushed, summed, and pulled.
+
+Servers only sum; workers update. A push returns its credit when the servers have it, whatever other workers do: if
+it came back with the pull, ranks that differ would wait for each other's credit. The sum of a block is taken in the
+order of ranks when all parts are in, so it does not depend on who was first.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from autobyte.job import ITEMSIZE
+from autobyte.scheduler.block import Block
+from autobyte.scheduler.engines.base import Done, Engine, Sent
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
+
+DTYPES = [getattr(torch, name) for name in ITEMSIZE]
+PARTING_S = 30.0  # others may be behind, and need what this process still sends
+WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # what halves are summed in
+
+
+@dataclass
+class Flight:
+    """A block on its way on this worker."""
+
+    block: Block
+    travelling: Tensor
+    sent: Sent
+    done: Done
+    pushes: int  # that servers do not have yet
+    pulls: int  # parts whose sum is not here yet
+
+
+class ParameterServer(Engine):
+    """Moves a block to the servers and back; this process may be a worker, a server, or both.
+
+    Args:
+        buffers: where the gradients lie; None on a server that does not train.
+        rank: of this process.
+        workers: the ranks that push and pull.
+        servers: the ranks that sum.
+        connect: makes the connections that this process takes part in, by rank.
+    """
+
+    def __init__(
+        self,
+        buffers: Buffers | None,
+        *,
+        rank: int,
+        workers: Sequence[int],
+        servers: Sequence[int],
+        connect: Callable[[], dict[tuple[int, str], Connection]],
+    ) -> None:
+        self._buffers = buffers
+        self._rank = rank
+        self._workers = list(workers)
+        self._servers = list(servers)
+        made = connect()
+        self._to_server = {peer: c for (peer, role), c in made.items() if role == "server"}
+        self._to_worker = {peer: c for (peer, role), c in made.items() if role == "worker"}
+        self._flights: dict[int, Flight] = {}
+        self._sums: dict[tuple[int, int], dict[int, Tensor]] = defaultdict(dict)  # parts, by (step, block) and worker
+        self._pool: dict[int, list[Tensor]] = defaultdict(list)
+        self._arriving: dict[Connection, Tensor] = {}
+        self._steps: dict[int, int] = defaultdict(int)  # how often each block was started here
+        self.broken: ConnectionError | None = None
+        self._loop = Loop(self._place, self._taken, self._lost)
+        self._loop.start([*self._to_server.values(), *self._to_worker.values()])
+
+    def start(self, block: Block, sent: Sent, done: Done) -> None:
+        """Push a block's parts to their servers."""
+        assert self._buffers is not None
+        travelling = self._buffers.take(block)
+        flight = Flight(block, travelling, sent, done, len(self._servers), len(self._servers))
+        self._loop.do(lambda: self._push(flight))
+
+    def close(self) -> None:
+        """Send what others still wait for, and end."""
+        self._loop.close(timeout_s=0.1 if self.broken or self._flights else PARTING_S)
+
+    def wait(self) -> None:
+        """On a server that does not train: return when all workers have ended."""
+        self._loop.join()
+
+    def _push(self, flight: Flight) -> None:
+        over = [server for server, connection in self._to_server.items() if connection.ended]
+        if over:
+            self._fail(ConnectionError(f"rank {over[0]} has ended its training"))
+        if self.broken is not None:
+            flight.done(flight.block, self.broken)
+            return
+        index = flight.block.index
+        step = self._steps[index] = self._steps[index] + 1
+        self._flights[index] = flight
+        code = DTYPES.index(flight.travelling.dtype)
+        for place, server in enumerate(self._servers):
+            part = self._part(flight.travelling, place)
+            if server == self._rank:
+                self._add(step, index, self._rank, self._memory(part.dtype, part.nbytes).copy_(part))
+                self._acknowledged(index)
+            else:
+                connection = self._to_server[server]
+                view = as_bytes(part)
+                connection.queue(Head(Kind.PUSH, code, step, index, len(view)), view)
+                self._loop.flush(connection)
+
+    def _part(self, travelling: Tensor, place: int) -> Tensor:
+        """What of a block the server at a place of the list keeps."""
+        numel, count = travelling.numel(), len(self._servers)
+        return travelling[numel * place // count : numel * (place + 1) // count]
+
+    def _place(self, connection: Connection, head: Head) -> memoryview:
+        """Where a payload goes: a sum into the gradient itself, a push into memory of its own."""
+        if not 0 <= head.dtype < len(DTYPES) or head.nbytes % DTYPES[head.dtype].itemsize:
+            raise ConnectionError(f"rank {connection.peer} sent {head.nbytes} bytes of no dtype")
+        if head.kind is Kind.SUM and head.block in self._flights:
+            part = self._part(self._flights[head.block].travelling, self._servers.index(connection.peer))
+            if part.nbytes != head.nbytes:
+                raise ConnectionError(
+                    f"rank {connection.peer} sent {head.nbytes} bytes of block {head.block} for {part.nbytes}"
+                )
+        else:
+            part = self._arriving[connection] = self._memory(DTYPES[head.dtype], head.nbytes)
+        return as_bytes(part)
+
+    def _taken(self, connection: Connection, head: Head) -> None:
+        if head.kind is Kind.PUSH:
+            part = self._arriving.pop(connection, torch.empty(0, dtype=DTYPES[head.dtype]))
+            connection.queue(Head(Kind.ACK, 0, head.step, head.block, 0), urgent=True)
+            self._loop.flush(connection)
+            self._add(head.step, head.block, connection.peer, part)
+        elif head.kind is Kind.ACK:
+            self._acknowledged(head.block)
+        elif head.kind is Kind.SUM:
+            self._pulled(head.block)
+        elif head.kind is Kind.LOST:
+            self._fail(ConnectionError(f"rank {head.block} is gone"))
+        elif head.kind is Kind.BYE:
+            worker = self._to_worker.get(connection.peer) is connection
+            if worker and any(connection.peer not in parts for parts in self._sums.values()):
+                self._announce_lost(connection.peer)
+
+    def _add(self, step: int, block: int, worker: int, part: Tensor) -> None:
+        """A worker's part is in; with the last one, the sum goes back to all."""
+        waiting = self._sums[step, block]
+        waiting[worker] = part
+        if len(waiting) < len(self._workers):
+            for peer, connection in self._to_worker.items():
+                if connection.ended and peer not in waiting:
+                    self._announce_lost(peer)
+            return
+        del self._sums[step, block]
+        total = self._sum([waiting[w] for w in self._workers])
+        head, view = Head(Kind.SUM, DTYPES.index(total.dtype), step, block, total.nbytes), as_bytes(total)
+        for connection in self._to_worker.values():
+            connection.queue(head, view)
+            self._loop.flush(connection)
+        if block in self._flights:
+            self._part(self._flights[block].travelling, self._servers.index(self._rank)).copy_(total)
+            self._pulled(block)
+
+    def _sum(self, parts: list[Tensor]) -> Tensor:
+        """In the order of ranks; halves are summed wide. The memory of all parts but the sum is used again."""
+        dtype = parts[0].dtype
+        total = parts[0].to(WIDE[dtype]) if dtype in WIDE else parts[0]
+        for part in parts[1:]:
+            total.add_(part)
+            self._pool[part.nbytes].append(part)
+        return total.to(dtype)
+
+    def _memory(self, dtype: torch.dtype, nbytes: int) -> Tensor:
+        free = self._pool[nbytes]
+        return free.pop().view(dtype) if free else torch.empty(nbytes // dtype.itemsize, dtype=dtype)
+
+    def _acknowledged(self, block: int) -> None:
+        flight = self._flights.get(block)
+        if flight is not None:
+            flight.pushes -= 1
+            if flight.pushes == 0:
+                flight.sent(flight.block)
+
+    def _pulled(self, block: int) -> None:
+        flight = self._flights.get(block)
+        if flight is not None:
+            flight.pulls -= 1
+            if flight.pulls == 0:
+                assert self._buffers is not None
+                del self._flights[block]
+                self._buffers.give(flight.block)
+                flight.done(flight.block, None)
+
+    def _lost(self, connection: Connection, error: Exception) -> None:
+        """A peer is gone: the workers that wait for its part are told."""
+        if self._to_worker.get(connection.peer) is connection:
+            self._announce_lost(connection.peer)
+        self._fail(ConnectionError(f"rank {connection.peer} is gone: {error}"))
+
+    def _announce_lost(self, worker: int) -> None:
+        """Tell the workers, this process if it is one, that a sum will never be complete."""
+        for other in self._to_worker.values():
+            other.queue(Head(Kind.LOST, 0, 0, worker, 0), urgent=True)
+            self._loop.flush(other)
+        if self._flights:
+            self._fail(ConnectionError(f"rank {worker} has ended its training"))
+
+    def _fail(self, error: ConnectionError) -> None:
+        """What is on its way will not arrive."""
+        self.broken = self.broken or error
+        flights, self._flights = list(self._flights.values()), {}
+        for flight in flights:
+            flight.done(flight.block, self.broken)
+
+
+def as_bytes(part: Tensor) -> memoryview:
+    """A flat tensor's memory."""
+    return memoryview(part.view(torch.uint8).numpy().data)

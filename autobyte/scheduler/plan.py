@@ -1,0 +1,79 @@
+"""How a step's gradients travel: blocks, their order, their window, and what they may run beside."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from autobyte.errors import InputError
+from autobyte.job import Ints, Job
+from autobyte.scheduler.block import Tiling
+
+
+class Overlap(StrEnum):
+    """What a plan's communication may run beside."""
+
+    NONE = "none"  # after backward, before the next forward
+    BACKWARD = "backward"  # beside backward; the next forward waits for all of it
+    STEP = "step"  # across the step boundary: a layer's forward waits for its own tensors
+
+
+class CreditRule(StrEnum):
+    """When a block may start."""
+
+    SOFT = "soft"  # while credit > 0; overshoots by up to one block (ByteScheduler)
+    HARD = "hard"  # only if all of it fits, or nothing is in flight
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a policy makes of a job and a config; the same on every rank.
+
+    >>> plan = Plan(job, cut(job.gradients, 4 * MIB), credit_bytes=16 * MIB)
+
+    Args:
+        job: what is trained, and on what.
+        tiling: its gradients, divided into blocks.
+        credit_bytes: the window of bytes in flight; None is unlimited.
+        rule: how the window counts.
+        overlap: what the communication may run beside.
+        sequence: a fixed order of all blocks, or None for whichever ready block is the most urgent.
+
+    Raises:
+        InputError: the tiling is of other gradients, the credit is not positive, or the sequence is not a permutation
+            of the blocks, or has an all-gather before its reduce-scatter.
+    """
+
+    job: Job
+    tiling: Tiling
+    credit_bytes: int | None = None
+    rule: CreditRule = CreditRule.SOFT
+    overlap: Overlap = Overlap.STEP
+    sequence: Ints | None = None
+
+    def __post_init__(self) -> None:
+        if self.tiling.gradients is not self.job.gradients:
+            raise InputError(f"the tiling is not of the gradients of '{self.job.model.name}'")
+        if self.credit_bytes is not None and self.credit_bytes < 1:
+            raise InputError(f"credit_bytes must be positive, got {self.credit_bytes}")
+        if self.sequence is not None and not np.array_equal(np.sort(self.sequence), np.arange(len(self.tiling))):
+            raise InputError(f"a sequence names each of the {len(self.tiling)} blocks once")
+        if self.sequence is not None and self.tiling.gathers is not None:
+            place, gathering = np.argsort(self.sequence), np.flatnonzero(self.tiling.gathers >= 0)
+            if (place[gathering] < place[self.tiling.gathers[gathering]]).any():
+                raise InputError("a sequence names no all-gather before its reduce-scatter")
+
+    @cached_property
+    def digest(self) -> str:
+        """A short hash of everything that ranks must agree on."""
+        sequence = b"" if self.sequence is None else np.ascontiguousarray(self.sequence, dtype="<i8").tobytes()
+        rest = f"{self.tiling.digest} {self.credit_bytes} {self.rule} {self.overlap} {self.sequence is None}"
+        return hashlib.sha256(rest.encode() + sequence).hexdigest()[:16]
+
+    def with_sequence(self, order: Sequence[int] | Ints | None) -> Self:
+        """The same plan with a fixed order of its blocks, as NCCL and gloo need on all ranks; None frees it."""
+        return replace(self, sequence=None if order is None else np.asarray(order, dtype=np.int64))

@@ -1,0 +1,74 @@
+"""What decides how gradients are cut, fused and ordered."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+from autobyte.config import Config, Space
+from autobyte.errors import unknown
+from autobyte.job import Job
+from autobyte.registry import Registry
+from autobyte.scheduler.plan import Plan
+from autobyte.units import GIB
+
+
+class Policy(ABC):
+    """From a job and a config to a plan.
+
+    >>> @Policy.register("mine")
+    ... class Mine(Policy):
+    ...     def plan(self, job, config): ...
+    ...     def space(self, job): ...
+    """
+
+    knobs: ClassVar[tuple[str, ...]] = ()  #: of its own, beyond partition and credit
+
+    @abstractmethod
+    def plan(self, job: Job, config: Config) -> Plan:
+        """Make the plan. Pure: the same inputs give the same plan on every rank."""
+
+    @abstractmethod
+    def space(self, job: Job) -> Space:
+        """The knobs this policy has, and its own default config, for tuners."""
+
+    @classmethod
+    def register(cls, name: str) -> "Callable[[type[Policy]], type[Policy]]":
+        """Decorate a class to add it under a name; it shadows `ABCMeta.register` on purpose."""
+        return POLICIES.register(name)
+
+
+POLICIES: Registry[Policy] = Registry(
+    "policy",
+    {
+        "fifo": "autobyte.scheduler.policies.fifo:Fifo",
+        "wfbp": "autobyte.scheduler.policies.wfbp:Wfbp",
+        "ddp": "autobyte.scheduler.policies.ddp:Ddp",
+        "p3": "autobyte.scheduler.policies.p3:P3",
+        "bytescheduler": "autobyte.scheduler.policies.bytescheduler:ByteScheduler",
+        "mgwfbp": "autobyte.scheduler.policies.mgwfbp:MgWfbp",
+        "horovod": "autobyte.scheduler.policies.horovod:Horovod",
+        "tictac": "autobyte.scheduler.policies.tictac:TicTac",
+        "megatron": "autobyte.scheduler.policies.megatron:Megatron",
+        "dear": "autobyte.scheduler.policies.dear:Dear",
+        "usbyte": "autobyte.scheduler.policies.usbyte:UsByte",
+    },
+    group="autobyte.policies",
+)
+
+
+def make_plan(job: Job, config: Config) -> Plan:
+    """The plan of the config's own policy.
+
+    Raises:
+        InputError: no such policy, or it has no such knob.
+    """
+    policy = POLICIES[config.policy]()
+    for name in config.knobs:
+        if name not in policy.knobs:
+            raise unknown(f"knob of {config.policy}", name, policy.knobs)
+    return policy.plan(job, config)
+
+
+def no_knobs(policy: str) -> Space:
+    """The space of a policy that has nothing to tune: one point."""
+    return Space((GIB, GIB), (1.0, 1.0), Config(GIB, GIB, policy))

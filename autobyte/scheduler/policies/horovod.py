@@ -1,0 +1,64 @@
+"""What became ready within a cycle, fused up to a threshold: Horovod's tensor fusion."""
+
+from math import ceil
+
+from autobyte.config import Config, Space
+from autobyte.errors import InputError
+from autobyte.job import Job
+from autobyte.scheduler.alpha_beta import Timetable
+from autobyte.scheduler.block import Segment, Tiling
+from autobyte.scheduler.plan import Overlap, Plan
+from autobyte.scheduler.policies.base import Policy
+from autobyte.units import KIB, MIB
+
+CYCLE_MS = 1.0  # HOROVOD_CYCLE_TIME
+CYCLES_MS = (1.0, 100.0)  # what its own tuner searches
+
+
+class Horovod(Policy):
+    """`partition_bytes` is the fusion threshold; the knob `cycle_ms` is how often ready tensors are collected.
+
+    A message begins when its last tensor is ready: the rest of its cycle, and the negotiation, are not modelled.
+
+    Reference: Horovod (arXiv 1802.05799), sec. 4, "tensor fusion"; version 0.28: 128 MiB, 1 ms.
+    """
+
+    knobs = ("cycle_ms",)
+
+    def plan(self, job: Job, config: Config) -> Plan:
+        """Fused whole tensors in one fixed sequence, no window.
+
+        Raises:
+            InputError: a cycle that is not positive.
+        """
+        cycle_s = config.knobs.get("cycle_ms", CYCLE_MS) / 1e3
+        if cycle_s <= 0:
+            raise InputError(f"knob 'cycle_ms' must be positive, got {config.knobs['cycle_ms']}")
+        table = Timetable.of(job)
+        cycles: dict[int, list[int]] = {}
+        for tensor, ready_s in zip(reversed(table.tensor.tolist()), reversed(table.ready_s.tolist()), strict=True):
+            cycles.setdefault(ceil(ready_s / cycle_s), []).append(tensor)
+        rows = [row for _, tensors in sorted(cycles.items()) for row in _fuse(job, tensors, config.partition_bytes)]
+        tiling = Tiling.of(job.gradients, [[Segment(t, 0, int(job.gradients.numel[t])) for t in row] for row in rows])
+        return Plan(job, tiling, overlap=Overlap.BACKWARD, sequence=tiling.order)
+
+    def space(self, job: Job) -> Space:
+        """Threshold and cycle."""
+        default = Config(128 * MIB, 128 * MIB, "horovod", {"cycle_ms": CYCLE_MS})
+        return Space((256 * KIB, 128 * MIB), (1.0, 1.0), default, {"cycle_ms": CYCLES_MS})
+
+
+def _fuse(job: Job, tensors: list[int], most_bytes: int) -> list[list[int]]:
+    """Fill messages in order; what does not fit, or is of another dtype, is passed over and leads a later one."""
+    rows, left = [], tensors
+    while left:
+        row, over, room = [left[0]], [], most_bytes - int(job.gradients.nbytes[left[0]])
+        for tensor in left[1:]:
+            if job.gradients.kind[tensor] == job.gradients.kind[row[0]] and job.gradients.nbytes[tensor] <= room:
+                row.append(tensor)
+                room -= int(job.gradients.nbytes[tensor])
+            else:
+                over.append(tensor)
+        rows.append(row)
+        left = over
+    return rows

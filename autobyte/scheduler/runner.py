@@ -1,0 +1,197 @@
+"""Core and engine together: starts what the core decides, tells when a tensor has arrived, writes the trace."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from autobyte.scheduler.block import Block
+from autobyte.scheduler.core import Core
+from autobyte.scheduler.engines.base import Engine
+from autobyte.scheduler.plan import Plan
+from autobyte.trace import BlockSpan, Clock, Trace
+
+
+class Runner:
+    """Runs one rank's schedule.
+
+    Events come from the training thread and from threads of the engine. They go through a mailbox that whoever comes
+    first empties; nobody waits for a lock, an engine may call back from within `start`, and callbacks may come back.
+
+    Args:
+        plan: what to start with.
+        engine: moves the blocks; owned by the caller.
+        clock: the time, for the trace and for `passages`.
+        arrived: called with a tensor's index when all of it is in place.
+        failed: called with a block and what went wrong with it; no other is started from then on.
+        trace: where spans of blocks go, if anywhere.
+        rank: the rank the spans are written for.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        *,
+        clock: Clock,
+        arrived: Callable[[int], None],
+        failed: Callable[[Block, Exception], None],
+        trace: Trace | None = None,
+        rank: int = 0,
+    ) -> None:
+        self._core = Core(plan)
+        self._engine = engine
+        self._clock = clock
+        self._arrived = arrived
+        self._failed = failed
+        self._trace = trace
+        self._rank = rank
+        self._mailbox: deque[Callable[[], None]] = deque()
+        self._emptying = threading.Lock()
+        self._at_boundary = True
+        self._broken = False  # a block has failed
+        self._finished_s = 0.0  # when the last block was done
+        self.passages: deque[tuple[int, float]] = deque(maxlen=4096)  # bytes of a block, and its time on the wire (s)
+        self._load(plan)
+
+    @property
+    def step(self) -> int:
+        """Steps that are over."""
+        return self._core.step
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether every block is done and none is ready. The last arrivals may still be being told."""
+        return self._at_boundary
+
+    @property
+    def under_way(self) -> list[int]:
+        """Blocks that were started and are not done, for messages."""
+        return [index for index, flying in enumerate(self._flying) if flying]
+
+    def ready(self, tensor: int) -> None:
+        """A gradient is complete on this rank."""
+        self._post(lambda: self._on_ready(tensor))
+
+    def end_step(self) -> None:
+        """No more gradients will come in this step."""
+        self._post(self._on_end_step)
+
+    def configure(self, plan: Plan) -> None:
+        """Use another plan from the next step boundary on."""
+        self._post(lambda: self._on_configure(plan))
+
+    def _post(self, event: Callable[[], None]) -> None:
+        """Leave an event, and handle all there are unless somebody is at it already."""
+        self._mailbox.append(event)
+        while self._mailbox and self._emptying.acquire(blocking=False):
+            try:
+                while self._mailbox:
+                    self._mailbox.popleft()()
+                    self._at_boundary = self._core.at_boundary
+            finally:
+                self._emptying.release()
+
+    def _load(self, plan: Plan) -> None:
+        self._plan = plan
+        self._coming = [len(blocks) for blocks in plan.tiling.blocks_of]
+        self._ready_s = [0.0] * len(self._coming)
+        self._start_s = [0.0] * len(plan.tiling)
+        self._sent_s = [0.0] * len(plan.tiling)
+        self._flying = [False] * len(plan.tiling)
+
+    def _on_ready(self, tensor: int) -> None:
+        started = self._core.ready(tensor)
+        self._ready_s[tensor] = self._clock()
+        self._start(started)
+        self._tell([tensor], only_empty=True)
+
+    def _on_end_step(self) -> None:
+        missing, now = self._core.missing, self._clock()
+        for tensor in missing:
+            self._ready_s[tensor] = now
+        self._start(self._core.end_step())
+        self._tell(missing, only_empty=True)
+        self._adopt()
+
+    def _on_configure(self, plan: Plan) -> None:
+        self._core.configure(plan)
+        self._adopt()
+
+    def _on_sent(self, block: Block) -> None:
+        self._sent_s[block.index] = self._clock()
+        self._start(self._core.sent(block))
+
+    def _on_done(self, block: Block) -> None:
+        now = self._clock()
+        self.passages.append((block.nbytes, now - max(self._start_s[block.index], self._finished_s)))
+        self._finished_s = now
+        self._flying[block.index] = False
+        self._record(block, now)
+        complete = self._count(block)
+        self._start(self._core.done(block))
+        self._at_boundary = self._core.at_boundary  # whoever hears of the last arrival may begin the next step
+        self._tell(complete)
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Follow the core to the plan that it has taken up."""
+        if self._core.plan is not self._plan:
+            self._load(self._core.plan)
+
+    def _start(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            if self._broken:
+                return
+            self._start_s[block.index] = self._clock()
+            self._flying[block.index] = True
+            try:
+                self._engine.start(block, self._sent, self._done)
+            except Exception as error:  # of a network that is gone, say: told like one that comes later
+                self._fail(block, error)
+
+    def _sent(self, block: Block) -> None:
+        self._post(lambda: self._on_sent(block))
+
+    def _done(self, block: Block, error: Exception | None) -> None:
+        self._post(lambda: self._on_done(block) if error is None else self._fail(block, error))
+
+    def _fail(self, block: Block, error: Exception) -> None:
+        """Start nothing more: engines that match blocks by order of issue would add up different ones."""
+        self._broken = True
+        self._failed(block, error)
+
+    def _tell(self, complete: list[int], *, only_empty: bool = False) -> None:
+        """Tensors are in place; of those that have just become ready, only the ones without bytes."""
+        for tensor in complete:
+            if not only_empty or not self._plan.tiling.blocks_of[tensor]:
+                self._arrived(tensor)
+
+    def _count(self, block: Block) -> list[int]:
+        """The tensors that are complete with this block."""
+        complete = []
+        for tensor in {segment.tensor: None for segment in block.segments}:
+            self._coming[tensor] -= 1
+            if self._coming[tensor] == 0:
+                self._coming[tensor] = len(self._plan.tiling.blocks_of[tensor])  # for the next step
+                complete.append(tensor)
+        return complete
+
+    def _record(self, block: Block, done_s: float) -> None:
+        if self._trace is None:
+            return
+        layer = self._plan.job.gradients.layer
+        tensors = {segment.tensor for segment in block.segments}
+        index = block.index
+        self._trace.blocks.append(
+            BlockSpan(
+                self._rank,
+                self._core.step,
+                index,
+                block.nbytes,
+                tuple(sorted({int(layer[t]) for t in tensors})),
+                max(self._ready_s[t] for t in tensors),
+                self._start_s[index],
+                self._sent_s[index],
+                done_s,
+            )
+        )

@@ -1,0 +1,94 @@
+"""Ways to tile gradients, from which policies are made: cut, cut and fuse, whole, bucketed."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from autobyte.job import Gradients
+from autobyte.scheduler.block import Segment, Tiling
+
+
+@lru_cache(maxsize=256)  # a tuner asks for the same partition with many credits
+def cut(gradients: Gradients, partition_bytes: int) -> Tiling:
+    """Cut every tensor into pieces of `partition_bytes` and a rest, each a block of its own, in forward order.
+
+    Not into equal pieces: those are smaller than the partition, and a credit of 1X would then let two travel at once.
+    A tensor without elements gives no block. A piece is as urgent as its tensor is early.
+    """
+    room = np.maximum(1, partition_bytes // gradients.itemsize)  # elements per piece
+    pieces = -(-gradients.numel // room)
+    tensor = np.repeat(np.arange(len(gradients)), pieces)
+    piece = np.arange(len(tensor)) - (np.cumsum(pieces) - pieces)[tensor]
+    start = piece * room[tensor]
+    stop = np.minimum(start + room[tensor], gradients.numel[tensor])
+    return Tiling(gradients, tensor, start, stop, np.arange(len(tensor) + 1), priority=tensor)
+
+
+@lru_cache(maxsize=256)
+def cut_and_fuse(gradients: Gradients, partition_bytes: int) -> Tiling:
+    """Fill blocks of `partition_bytes` in forward order: cut what is larger, fuse what is smaller.
+
+    A tensor that does not fit into the room left begins a new block; the last piece of a cut tensor leaves its room
+    to the tensors after it. A block carries one dtype, and is as urgent as its earliest tensor.
+    """
+    blocks: list[list[Segment]] = []
+    room, kind = 0, -1  # elements left in the last block
+    for tensor, numel in enumerate(gradients.numel.tolist()):
+        full = max(1, partition_bytes // int(gradients.itemsize[tensor]))
+        if numel and numel <= room and kind == gradients.kind[tensor]:
+            blocks[-1].append(Segment(tensor, 0, numel))
+            room -= numel
+            continue
+        for start in range(0, numel, full):
+            stop = min(start + full, numel)
+            blocks.append([Segment(tensor, start, stop)])
+            room, kind = full - (stop - start), int(gradients.kind[tensor])
+    return Tiling.of(gradients, blocks, priority=[block[0].tensor for block in blocks])
+
+
+@lru_cache(maxsize=16)
+def whole_backwards(gradients: Gradients) -> Tiling:
+    """One block per tensor, the last layer first: the order in which gradients appear."""
+    blocks = [[Segment(tensor, 0, numel)] for tensor, numel in enumerate(gradients.numel.tolist()) if numel]
+    return Tiling.of(gradients, blocks[::-1])
+
+
+@lru_cache(maxsize=64)
+def buckets(gradients: Gradients, first_bytes: int, bucket_bytes: int) -> Tiling:
+    """Fill buckets with whole tensors in reverse order; a bucket is full as soon as it reaches its size.
+
+    Each dtype has its own open bucket; the first of each dtype closes at `first_bytes`.
+
+    Reference: PyTorch DDP (VLDB'20), sec. 3.2.3; `compute_bucket_assignment_by_size` in reducer.cpp.
+    """
+    full: list[list[Segment]] = []
+    filling: dict[int, list[Segment]] = {}
+    closed: set[int] = set()  # dtypes whose first bucket is full
+    for tensor in reversed(range(len(gradients))):
+        numel, kind = int(gradients.numel[tensor]), int(gradients.kind[tensor])
+        if not numel:
+            continue
+        bucket = filling.setdefault(kind, [])
+        bucket.append(Segment(tensor, 0, numel))
+        if sum(int(gradients.nbytes[s.tensor]) for s in bucket) >= (bucket_bytes if kind in closed else first_bytes):
+            full.append(filling.pop(kind))
+            closed.add(kind)
+    return Tiling.of(gradients, full + list(filling.values()))
+
+
+def chop(gradients: Gradients, block: list[Segment], most_bytes: int) -> list[list[Segment]]:
+    """Cut a block of one dtype into pieces of `most_bytes` and a rest, wherever that falls."""
+    room = max(1, most_bytes // int(gradients.itemsize[block[0].tensor]))  # elements per piece
+    pieces: list[list[Segment]] = []
+    left = 0
+    for segment in block:
+        start = segment.start
+        while start < segment.stop:
+            if left == 0:
+                pieces.append([])
+                left = room
+            stop = min(segment.stop, start + left)
+            pieces[-1].append(Segment(segment.tensor, start, stop))
+            left -= stop - start
+            start = stop
+    return pieces

@@ -1,0 +1,1 @@
+"""Training in virtual time: the scheduler's own core on a modelled network, and the same compiled."""

@@ -1,0 +1,172 @@
+"""What every layer and every transfer costs, as arrays: the one place where the cost model's numbers are made.
+
+The reference and the compiled simulator both read them, so that they do the same arithmetic.
+
+Workers that are alike throughout a run act in unison and are one *class*: cost does not grow with their number.
+Hosts whose links are alike are one *link class*.
+
+    ring all-reduce   one pipe; a block holds it for  o0 + 2(n-1)·o1 + 2(n-1)/n · s / r,  r = the slowest link,
+                      and arrives 2(n-1)·latency later; half of one has n-1 in place of 2(n-1);
+                      with g workers a host n counts hosts, and 2(g-1)·o2 + 2(g-1)/g · s / r2 within them is added
+    parameter server  a push holds its worker's uplink for  o0/2 + messages·o1 + (1 - share)·s / up,
+                      and the servers' downlinks for        share·s / down  each;
+                      a pull holds the servers' uplinks for o0/2 + (n-1)·o1 + (n-1)·share·s / up,
+                      and its worker's downlink for         (1 - share)·s / down;  each arrives one latency later
+
+`share` is the part of a block that the server on a host keeps: it never touches that host's network.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from autobyte.errors import InputError
+from autobyte.job import Cluster, Floats, Ints
+from autobyte.scenario import STEADY, Scenario, Timeline
+from autobyte.scheduler.plan import Plan
+from autobyte.simulator.effects import PLAIN, Effects
+
+Flags = npt.NDArray[np.bool_]
+
+#: Events of one time happen in this order, class after class: pushes (or all-reduces) arrive, pulls arrive, compute.
+PUSH, PULL, COMPUTE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Everything that the event loop needs to know about a window of iterations.
+
+    Index k of the first axis is iteration `first + k`; there is one more than iterations simulated, because a
+    simulated step is a backward pass, its communication, and the forward pass of the next iteration.
+
+    Args:
+        worker_class: class of each worker, shape [workers].
+        leader: the first worker of each class, shape [classes].
+        link: link class of each class, shape [classes].
+        compute: factor on every layer's time, shape [k, classes].
+        up_bytes_per_s, down_bytes_per_s: shape [k, classes], [k, links].
+        ring_s_per_byte: shape [k].
+        push_up_s_per_byte, pull_up_s_per_byte: shape [k, classes].
+        push_down_s_per_byte: what one class's push costs a host of a link class, shape [k, classes, links].
+        pull_down_s_per_byte: shape [k, links].
+        serves, link_serves: whether a class's hosts, and a link class's, have servers; shape [classes], [links].
+        ring_hold_s [blocks], push_hold_s [classes], pull_hold_s: overheads that hold the link (s).
+        latency_s: from leaving the link to arriving, shape [blocks] (s).
+        stretch: factor on the bytes' time of each block, from its size and its op, shape [blocks].
+    """
+
+    worker_class: Ints
+    leader: Ints
+    link: Ints
+    compute: Floats
+    up_bytes_per_s: Floats
+    down_bytes_per_s: Floats
+    ring_s_per_byte: Floats
+    push_up_s_per_byte: Floats
+    push_down_s_per_byte: Floats
+    pull_up_s_per_byte: Floats
+    pull_down_s_per_byte: Floats
+    serves: Flags
+    link_serves: Flags
+    ring_hold_s: Floats
+    push_hold_s: Floats
+    pull_hold_s: float
+    latency_s: Floats
+    stretch: Floats
+    effects: Effects
+
+    @property
+    def classes(self) -> int:
+        """How many classes of workers there are."""
+        return len(self.leader)
+
+    @property
+    def iterations(self) -> int:
+        """Steps to simulate."""
+        return len(self.ring_s_per_byte) - 1
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        *,
+        iterations: int,
+        first: int = 0,
+        scenario: Scenario = STEADY,
+        effects: Effects = PLAIN,
+        seed: int = 0,
+    ) -> Self:
+        """Work out the costs of running a plan for some iterations of a scenario.
+
+        Raises:
+            InputError: halves of an all-reduce through parameter servers.
+        """
+        cluster, count = plan.job.cluster, iterations + 1
+        half = np.where(plan.tiling.halves, 0.5, 1.0)  # of an all-reduce
+        if cluster.servers and plan.tiling.halves.any():
+            raise InputError("a reduce-scatter and an all-gather need all-reduce; servers already push and pull")
+        n, alone = cluster.workers, cluster.workers == 1
+        time = Timeline.of(cluster, scenario, first=first, iterations=count)
+        jitter = effects.compute_factors(seed=seed, first=first, iterations=count, workers=n)
+        constant = not scenario.changes and not effects.jitter
+        leader, worker_class = _steady_classes(cluster) if constant else _classes(cluster, time, jitter)
+        rates = effects.rate_factors(seed=seed, first=first, iterations=count)[:, None]
+        up, down = time.up_bytes_per_s[:, leader] * rates, time.down_bytes_per_s[:, leader] * rates
+        share, members = cluster.share[leader], np.bincount(worker_class)
+        host, link = _group(np.concatenate([up, down, share[None]]).T)
+        # A class pushes in unison: a server's downlink carries all its members at once. What a host sends to itself
+        # stays off the link; over all workers that is a factor of (n-1)/n.
+        crowd = members * ((n - 1) / n) * (1.0 + effects.incast * max(0, n - 2))
+        hop, hops = cluster.overhead_s[1], 2 * (cluster.nodes - 1)
+        messages = np.rint(cluster.servers * (1.0 - share))
+        remote = cluster.remote[leader]
+        return cls(
+            worker_class=worker_class,
+            leader=leader,
+            link=link,
+            compute=time.slowdown[:, leader] * jitter[:, leader],
+            up_bytes_per_s=up,
+            down_bytes_per_s=down[:, host],
+            ring_s_per_byte=(hops / cluster.nodes / np.minimum(up, down)).max(axis=1) + cluster.local_s_per_byte,
+            push_up_s_per_byte=remote / up,
+            push_down_s_per_byte=crowd[None, :, None] * (share[host] / down[:, host])[:, None, :],
+            pull_up_s_per_byte=(n - 1) * share / up,
+            pull_down_s_per_byte=remote[host] / down[:, host],
+            serves=share > 0,
+            link_serves=share[host] > 0,
+            ring_hold_s=np.zeros(len(half))
+            if alone
+            else cluster.overhead_s[0] + half * cluster.ring_hops_s + effects.overhead_s(plan.tiling.nbytes),
+            push_hold_s=np.where(alone, 0.0, cluster.overhead_s[0] / 2 + messages * hop),
+            pull_hold_s=0.0 if alone else cluster.overhead_s[0] / 2 + (n - 1) * hop,
+            latency_s=half * (0.0 if alone else cluster.latency_s * (1 if cluster.servers else hops)),
+            stretch=effects.stretch(plan.tiling.nbytes) * half,
+            effects=effects,
+        )
+
+
+def all_alike(cluster: Cluster) -> bool:
+    """Whether every worker and its links are like every other's."""
+    return len(_steady_classes(cluster)[0]) == 1
+
+
+@lru_cache(maxsize=256)
+def _steady_classes(cluster: Cluster) -> tuple[Ints, Ints]:
+    return _group(np.concatenate([cluster.table, cluster.share[None]]).T)
+
+
+def _classes(cluster: Cluster, time: Timeline, jitter: Floats) -> tuple[Ints, Ints]:
+    columns = [time.slowdown * jitter, time.up_bytes_per_s, time.down_bytes_per_s, cluster.share[None]]
+    return _group(np.concatenate(columns).T)
+
+
+def _group(looks: Floats) -> tuple[Ints, Ints]:
+    """Group equal rows: the first row of each group, and the group of each row, groups by first appearance."""
+    if (looks == looks[0]).all():
+        return np.zeros(1, dtype=np.int64), np.zeros(len(looks), dtype=np.int64)
+    _, first, group = np.unique(looks, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[group.reshape(-1)]

@@ -1,0 +1,96 @@
+"""The speed of every config of a grid: the ground truth that tuners are measured against."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from autobyte.config import Config
+from autobyte.job import Floats, Job
+from autobyte.simulator.effects import PLAIN, Effects
+from autobyte.simulator.steady import step_s
+
+BATCH = 16
+CUTTING = ("bytescheduler", "p3")  # policies whose blocks are never larger than the partition, or than an element
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """Configs, and the time of a steady step under each (s); shape [configs]."""
+
+    job: Job
+    configs: tuple[Config, ...]
+    step_s: Floats
+
+    @property
+    def best(self) -> Config:
+        """The fastest config; of equal ones the first."""
+        return self.configs[int(self.step_s.argmin())]
+
+    @property
+    def best_s(self) -> float:
+        """Its step time (s)."""
+        return float(self.step_s.min())
+
+
+def survey(job: Job, configs: Sequence[Config], *, effects: Effects = PLAIN) -> Landscape:
+    """Simulate a steady step under each config, on all cores."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the kernel lets go of the GIL
+        seconds = list(pool.map(lambda config: step_s(job, config, effects=effects), configs))
+    return Landscape(job, tuple(configs), np.array(seconds))
+
+
+def contenders(job: Job, configs: Sequence[Config], *, effects: Effects = PLAIN) -> Landscape:
+    """Simulate a steady step under each config that may be the fastest, the least likely ones left out.
+
+    What blocks cost keeps every link busy for as long as there are blocks, whatever else happens: no step is shorter,
+    and a config whose blocks alone take longer than a step of another needs no simulation. All-reduces that share the
+    wire can hide that cost; then none is left out.
+    """
+    block_s = 0.0
+    if effects.sharing == 1 and job.cluster.workers > 1:
+        cluster = job.cluster
+        block_s = cluster.overhead_s[0] if cluster.servers else cluster.overhead_s[0] + cluster.ring_hops_s
+    total = job.gradients.total_bytes
+    blocks = [total / max(config.partition_bytes, 8) * (config.policy in CUTTING) for config in configs]  # at least
+    order = sorted(range(len(configs)), key=lambda index: blocks[index])
+    known: dict[Config, float] = {}
+    for first in range(0, len(order), BATCH):
+        if blocks[order[first]] * block_s > min(known.values(), default=math.inf):
+            break
+        land = survey(job, [configs[index] for index in order[first : first + BATCH]], effects=effects)
+        known.update(zip(land.configs, land.step_s.tolist(), strict=True))
+    kept = tuple(config for config in configs if config in known)
+    return Landscape(job, kept, np.array([known[config] for config in kept]))
+
+
+def best_constant(
+    jobs: Sequence[Job], configs: Sequence[Config], *, progress: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[Config, Floats]:
+    """The one config that is best on average over jobs: in hindsight, no choice that never changes does better.
+
+    Args:
+        jobs: what it is to be good for.
+        configs: what there is to choose from.
+        progress: called with how many jobs are done, and how many there are.
+
+    Returns:
+        the config, and its speed on each job as a part of that job's best, shape [jobs].
+    """
+    parts = np.empty((len(jobs), len(configs)))
+    for index, job in enumerate(jobs):
+        parts[index] = _parts(job, tuple(configs))
+        progress(index + 1, len(jobs))
+    best = int(parts.mean(axis=0).argmax())
+    return configs[best], parts[:, best]
+
+
+@lru_cache(maxsize=256)
+def _parts(job: Job, configs: tuple[Config, ...]) -> Floats:
+    """The speed of every config as a part of the best one's, shape [configs]."""
+    land = survey(job, configs)
+    return land.best_s / land.step_s

@@ -1,0 +1,178 @@
+"""The readable reference: the scheduler's own core and runner on modelled links, in virtual time."""
+
+import numpy as np
+
+from autobyte.errors import InputError
+from autobyte.scenario import STEADY, Scenario
+from autobyte.scheduler.block import Block
+from autobyte.scheduler.engines.base import Done, Engine, Sent
+from autobyte.scheduler.plan import Plan
+from autobyte.scheduler.runner import Runner
+from autobyte.simulator.costs import Costs
+from autobyte.simulator.effects import PLAIN, Effects
+from autobyte.simulator.environment import Environment
+from autobyte.simulator.network import Network, Ring, Servers
+from autobyte.simulator.simulation import Simulation
+from autobyte.simulator.worker import Worker
+from autobyte.trace import Trace
+
+
+def simulate(
+    plan: Plan,
+    *,
+    iterations: int = 1,
+    first: int = 0,
+    scenario: Scenario = STEADY,
+    effects: Effects = PLAIN,
+    seed: int = 0,
+    trace: bool = False,
+) -> Simulation:
+    """Run a plan for some iterations and say what happened.
+
+    A step is a backward pass with its communication and the forward pass that waits for it. All workers begin the
+    first one together, at a step boundary, with nothing under way; identical workers at constant rates therefore
+    repeat the first step for ever.
+
+    Args:
+        plan: what to run; its job says on what.
+        iterations: how many steps.
+        first: the number of the first, for the scenario and for what is drawn at random.
+        scenario: what changes meanwhile; the number of workers may not.
+        effects: second-order effects.
+        seed: of jitter and cross traffic; they depend on it and on the iteration alone.
+        trace: record spans.
+
+    Raises:
+        InputError: fewer than one iteration, or a scenario that changes the number of workers.
+
+    >>> simulate(plan).samples_per_s
+    """
+    if iterations < 1:
+        raise InputError(f"iterations must be at least 1, got {iterations}")
+    costs = Costs.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)
+    return _Run(plan, costs, Trace() if trace else None).result(first)
+
+
+class _Run:
+    """One simulation: workers, a network, a runner for each group of workers that share a schedule."""
+
+    def __init__(self, plan: Plan, costs: Costs, trace: Trace | None) -> None:
+        self._plan = plan
+        self._costs = costs
+        self._trace = trace
+        self._iteration = 0  # the newest that a worker has started
+        self._environment = Environment()
+        self._ends_s = np.zeros((costs.iterations, costs.classes))
+        self._network: Network = (Servers if plan.job.cluster.servers else Ring)(
+            self._environment, costs, computing=lambda c: self._workers[c].computing
+        )
+        self._group_of = {c: g for g, classes in enumerate(self._network.groups) for c in classes}
+        self._complete = [[0] * len(plan.job.gradients) for _ in self._network.groups]
+        self._over = [0] * len(self._network.groups)
+        self._first_worker = _Log(self._network.engine(0))
+        self._blocks = trace or Trace()
+        self._blocks.names.update(_names(costs))
+        self._runners = [self._runner(group) for group in range(len(self._network.groups))]
+        self._workers = [self._worker(c) for c in range(costs.classes)]
+
+    def result(self, first: int) -> Simulation:
+        for worker in self._workers:
+            worker.start_step(0)
+        self._environment.run()
+        steps, each = self._costs.iterations, range(self._costs.classes)
+        last = {span.block: span for span in self._blocks.blocks if (span.rank, span.step) == (0, steps - 1)}
+        spans = [last[block] for block in range(len(self._plan.tiling))]
+        links = [(self._network.up(c), self._network.down(c)) for c in each]
+        return Simulation(
+            plan=self._plan,
+            first=first,
+            step_s=np.diff(self._ends_s.max(axis=1), prepend=0.0),
+            worker_class=self._costs.worker_class,
+            forward_s=np.array([self._workers[c].forward_s for c in each]) / steps,
+            backward_s=np.array([self._workers[c].backward_s for c in each]) / steps,
+            wait_s=np.array([self._workers[c].wait_s for c in each]) / steps,
+            up_busy_s=np.array([up.busy_s for up, _ in links]),
+            down_busy_s=np.array([down.busy_s for _, down in links]),
+            order=np.array(self._first_worker.started[-len(spans) :] if spans else [], dtype=np.int64),
+            ready_s=np.array([span.ready_s for span in spans]),
+            start_s=np.array([span.start_s for span in spans]),
+            done_s=np.array([span.done_s for span in spans]),
+            trace=self._trace,
+        )
+
+    def gradient(self, worker_class: int, tensor: int) -> None:
+        """Pass a gradient on when every class of the group has it."""
+        group = self._group_of[worker_class]
+        self._complete[group][tensor] += 1
+        if self._complete[group][tensor] == len(self._network.groups[group]):
+            self._complete[group][tensor] = 0
+            self._runners[group].ready(tensor)
+
+    def backward_over(self, worker_class: int, iteration: int) -> None:
+        """Begin the next iteration if this is the first worker to do so; close the step if it is the last."""
+        if iteration == self._iteration:
+            self._iteration += 1
+            self._network.begin(self._iteration)
+        group = self._group_of[worker_class]
+        self._over[group] += 1
+        if self._over[group] == len(self._network.groups[group]):
+            self._over[group] = 0
+            self._runners[group].end_step()
+
+    def step_over(self, worker_class: int, iteration: int) -> None:
+        """Note the time, and go on."""
+        self._ends_s[iteration, worker_class] = self._environment.now
+        if iteration + 1 < self._costs.iterations:
+            self._workers[worker_class].start_step(iteration + 1)
+
+    def _runner(self, group: int) -> Runner:
+        def arrived(tensor: int) -> None:
+            for c in self._network.groups[group]:
+                self._workers[c].arrived(tensor)
+
+        first = group == 0
+        return Runner(
+            self._plan,
+            self._first_worker if first else self._network.engine(group),
+            clock=self._environment,
+            arrived=arrived,
+            failed=_never,
+            trace=self._blocks if first or self._trace else None,
+            rank=int(self._costs.leader[self._network.groups[group][0]]),
+        )
+
+    def _worker(self, c: int) -> Worker:
+        return Worker(
+            self._environment,
+            self._plan,
+            self._costs,
+            c,
+            watcher=self,
+            backlog_s=lambda: self._network.up(c).backlog_s,
+            trace=self._trace,
+        )
+
+
+class _Log(Engine):
+    """An engine that notes in which order blocks were started."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.started: list[int] = []
+
+    def start(self, block: Block, sent: Sent, done: Done) -> None:
+        self.started.append(block.index)
+        self._engine.start(block, sent, done)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def _never(block: Block, error: Exception) -> None:
+    raise AssertionError(f"a modelled network cannot fail, yet block {block.index} did") from error
+
+
+def _names(costs: Costs) -> dict[int, str]:
+    """What a trace calls each class of workers: the first of them, and how many are like it."""
+    members = [np.flatnonzero(costs.worker_class == c) for c in range(costs.classes)]
+    return {int(m[0]): f"rank {m[0]}" + (f", and {len(m) - 1} like it" if len(m) > 1 else "") for m in members}

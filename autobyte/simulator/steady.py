@@ -1,0 +1,48 @@
+"""How fast a job runs for good, and what that is compared with."""
+
+from autobyte.bound import bound_s, gap_closed
+from autobyte.config import Config
+from autobyte.job import Job
+from autobyte.scheduler.plan import Plan
+from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.scheduler.policies.ddp import BUCKETS
+from autobyte.simulator import kernel
+from autobyte.simulator.costs import all_alike
+from autobyte.simulator.effects import PLAIN, Effects
+from autobyte.simulator.simulation import Simulation
+
+SETTLING, STEPS = 8, 24  # where workers differ: steps that do not count, and all of them
+
+
+def settled(plan: Plan, *, effects: Effects = PLAIN) -> Simulation:
+    """Run a plan until its last step is a steady one, without anything that is drawn at random.
+
+    Identical workers at constant rates repeat their first step for ever; others settle first.
+    """
+    iterations = 1 if all_alike(plan.job.cluster) else STEPS
+    return kernel.simulate(plan, iterations=iterations, effects=effects.calm())
+
+
+def steady_s(plan: Plan, *, effects: Effects = PLAIN) -> float:
+    """Time of a steady step (s): the mean of those that have settled."""
+    return float(settled(plan, effects=effects).step_s[SETTLING - STEPS :].mean())
+
+
+def step_s(job: Job, config: Config, *, effects: Effects = PLAIN) -> float:
+    """Time of a steady step under a config (s)."""
+    return steady_s(make_plan(job, config), effects=effects)
+
+
+def fifo_s(job: Job, *, effects: Effects = PLAIN) -> float:
+    """Time of a steady step when nothing overlaps: AutoByte's baseline (s)."""
+    return step_s(job, POLICIES["fifo"]().space(job).default, effects=effects)
+
+
+def reference_s(job: Job, *, effects: Effects = PLAIN) -> float:
+    """Time of a steady step of DDP at its best bucket out of 1, 4, 25 and 100 MiB (s)."""
+    return min(step_s(job, bucket, effects=effects) for bucket in BUCKETS)
+
+
+def gap_closed_by(job: Job, seconds: float, *, effects: Effects = PLAIN) -> float | None:
+    """The share of the gap between DDP at its best and the bound that a step time closes; None if there is none."""
+    return gap_closed(seconds, reference_s(job, effects=effects), bound_s(job))

@@ -1,0 +1,152 @@
+"""A worker's compute: backward, then the next forward, each layer waiting for its own tensors."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from autobyte.scheduler.plan import Overlap, Plan
+from autobyte.simulator.costs import COMPUTE, Costs
+from autobyte.simulator.environment import Environment
+from autobyte.trace import Span, Trace
+
+
+class Watcher(Protocol):
+    """Whom a class of workers tells what it has done."""
+
+    def gradient(self, worker_class: int, tensor: int) -> None:
+        """A tensor's gradient is complete."""
+
+    def backward_over(self, worker_class: int, iteration: int) -> None:
+        """All gradients of an iteration are complete."""
+
+    def step_over(self, worker_class: int, iteration: int) -> None:
+        """The next iteration's forward pass is over: nothing of this step is under way any more."""
+
+
+class Worker:
+    """One class of identical workers. A step is a backward pass, then the forward pass of the next iteration."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        plan: Plan,
+        costs: Costs,
+        worker_class: int,
+        *,
+        watcher: Watcher,
+        backlog_s: Callable[[], float],
+        trace: Trace | None,
+    ) -> None:
+        self._environment = environment
+        self._model = plan.job.model
+        self._costs = costs
+        self._class = worker_class
+        self._accumulation = plan.job.accumulation
+        self._watcher = watcher
+        self._backlog_s = backlog_s
+        self._trace = trace
+        self._count = len(plan.job.gradients)
+        self._needs = _needs(plan)
+        self._tensors = _per_layer(plan)
+        self.computing = False
+        self.wait_s, self.forward_s, self.backward_s = np.zeros((3, len(self._model.layers)))
+
+    def start_step(self, iteration: int) -> None:
+        """Begin the backward pass of an iteration."""
+        self._iteration = iteration
+        self._arrived = [False] * self._count
+        self._waiting_since = -1.0
+        self.computing = True
+        self._backward(len(self._model.layers) - 1)
+
+    def arrived(self, tensor: int) -> None:
+        """A tensor is in place."""
+        self._arrived[tensor] = True
+        if self._waiting_since >= 0 and self._may_go():
+            self.wait_s[self._layer] += self._environment.now - self._waiting_since
+            self._waiting_since = -1.0
+            self._forward()
+
+    def _backward(self, layer: int) -> None:
+        def over() -> None:
+            for tensor in reversed(self._tensors[layer]):
+                self._watcher.gradient(self._class, tensor)
+            if layer:
+                self._backward(layer - 1)
+            else:
+                self._watcher.backward_over(self._class, self._iteration)
+                self._await_layer(0)
+
+        spent = self._compute("backward", layer, self._model.layers[layer].backward_s, self._iteration, over)
+        self.backward_s[layer] += spent
+
+    def _await_layer(self, layer: int) -> None:
+        self._layer = layer
+        if self._may_go():
+            self._forward()
+        else:
+            self._waiting_since = self._environment.now
+            self.computing = False
+
+    def _may_go(self) -> bool:
+        return all(self._arrived[tensor] for tensor in self._needs[self._layer])
+
+    def _forward(self) -> None:
+        def over() -> None:
+            if layer + 1 < len(self._model.layers):
+                self._await_layer(layer + 1)
+            else:
+                self._accumulate()
+
+        self.computing = True
+        layer = self._layer
+        spent = self._compute("forward", layer, self._model.layers[layer].forward_s, self._iteration + 1, over)
+        self.forward_s[layer] += spent
+
+    def _accumulate(self) -> None:
+        """The passes of an accumulating step that neither wait for tensors nor send any."""
+
+        def over() -> None:
+            self._watcher.step_over(self._class, self._iteration)
+
+        rest_s = (
+            (self._accumulation - 1) * self._model.compute_s * self._costs.compute[self._iteration + 1, self._class]
+        )
+        self._environment.after(rest_s, over, urgency=self._urgency)
+
+    def _compute(self, phase: str, layer: int, plain_s: float, iteration: int, over: Callable[[], None]) -> float:
+        own_s = plain_s * self._costs.compute[iteration, self._class]
+        spent_s = own_s + self._costs.effects.compute_slowdown * min(own_s, self._backlog_s())
+        now = self._environment.now
+        if self._trace is not None:
+            span = Span(
+                int(self._costs.leader[self._class]),
+                iteration,
+                phase,
+                layer,
+                self._model.layers[layer].name,
+                now,
+                now + spent_s,
+            )
+            self._trace.spans.append(span)
+        self._environment.at(now + spent_s, over, urgency=self._urgency)
+        return float(spent_s)
+
+    @property
+    def _urgency(self) -> int:
+        return COMPUTE * self._costs.classes + self._class
+
+
+def _needs(plan: Plan) -> Sequence[Sequence[int]]:
+    """The tensors that each layer's forward pass waits for."""
+    if plan.overlap is Overlap.STEP:
+        return _per_layer(plan)
+    return [range(len(plan.job.gradients)), *([()] * (len(plan.job.model.layers) - 1))]
+
+
+def _per_layer(plan: Plan) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in plan.job.model.layers]
+    for tensor, layer in enumerate(plan.job.gradients.layer.tolist()):
+        rows[layer].append(tensor)
+    return rows

@@ -1,0 +1,199 @@
+"""What rank 0 makes of a window: statistics, a choice, a plan; in a thread of its own, never in a step's way."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from autobyte.config import Config
+from autobyte.job import Floats, Job
+from autobyte.torch.audition import Audition
+from autobyte.torch.costs import Costs
+from autobyte.torch.layers import CalledLayer
+from autobyte.torch.planning import planned_order, priced, timed
+from autobyte.torch.search import Search, Trial
+from autobyte.torch.training import Training
+from autobyte.trace import Measurement, RuntimeStats
+from autobyte.tuning import WARMUP, Tuning
+
+log = logging.getLogger("autobyte")
+
+DRIFT = 0.1  # relative change of times or rates that calls for a new plan
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of one config on all ranks.
+
+    Args:
+        config: in force in it.
+        first: its first step.
+        step_s: of the slowest rank, shape [steps] (s).
+        forward_s, backward_s: shape [ranks, layers] (s).
+        totals: blocks, bytes, and seconds that the link was busy with them, shape [ranks, 3].
+        fitted: seconds per block and per byte by this window alone, shape [ranks, 2].
+    """
+
+    config: Config
+    first: int
+    step_s: Floats
+    forward_s: Floats
+    backward_s: Floats
+    totals: Floats
+    fitted: Floats
+
+    @property
+    def per_byte_s(self) -> Floats:
+        """How long the link was busy per byte, shape [ranks] (s)."""
+        ratio: Floats = self.totals[:, 2] / np.maximum(self.totals[:, 1], 1.0)
+        return ratio
+
+    @property
+    def slowest(self) -> int:
+        """The rank whose layers take longest."""
+        return int((self.forward_s + self.backward_s).sum(axis=1).argmax())
+
+    def drifted(self, now: "Window") -> bool:
+        """Whether the same plan should be made again from new measurements."""
+        before = (self.forward_s + self.backward_s)[self.slowest]
+        after = (now.forward_s + now.backward_s)[now.slowest]
+        compute = np.abs(after - before).sum() / max(before.sum(), 1e-9)
+        if self.config != now.config:  # other blocks cost differently
+            return bool(compute > DRIFT)
+        wire = np.median(now.per_byte_s) / max(np.median(self.per_byte_s), 1e-15) - 1
+        return bool(max(compute, abs(wire)) > DRIFT)
+
+
+class Adviser:
+    """Takes a window, and has an answer some time later: what all ranks shall use, or nothing new.
+
+    Args:
+        training: whose plans are made.
+        layers: of the model, in the order of their first call.
+        search: makes the tuning, and is told when its budget is spent; None keeps the config there is, and only the
+            sequence is planned.
+        auto: whether policies audition.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        layers: Sequence[CalledLayer],
+        search: Search | None = None,
+        *,
+        auto: bool = False,
+    ) -> None:
+        self._training = training
+        self._layers = layers
+        self._search = search
+        self._audition = Audition() if auto else None
+        self._thread: threading.Thread | None = None
+        self._planned: Window | None = None
+        self.tuning: Tuning | None = None
+        self.latest: Window | None = None
+        self.answer: dict[str, Any] | None = None
+        self._costs = Costs()
+        self.failure = ""
+        self.cpu_s = 0.0  # of the tuner and the planner
+        self.trials: dict[Config, Trial] = {}
+
+    def consult(self, window: Window) -> None:
+        """Start to think about a window; while still at an earlier one, or with an answer not taken, leave it out."""
+        if self.answer is not None or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._thread = threading.Thread(target=self._think, args=[window], name="autobyte-adviser", daemon=True)
+        self._thread.start()
+
+    def hopeless(self, steps: Sequence[float]) -> bool:
+        """Whether a window under way is so much slower than the best that its end need not be waited for."""
+        best = min((trial.step_s for trial in self.trials.values()), default=np.inf)
+        return max(steps, default=0.0) > 3 * best or min(steps[WARMUP:], default=0.0) > 1.5 * best
+
+    def take(self) -> dict[str, Any] | None:
+        """The answer, once."""
+        answer, self.answer = self.answer, None
+        return answer
+
+    def plan(self, config: Config) -> dict[str, Any] | None:
+        """What all ranks need to switch to a config; None before a first window."""
+        return None if self.latest is None else self._plan(self.latest, config)
+
+    def close(self) -> None:
+        """Let go of the tuner."""
+        if self.tuning is not None:
+            self.tuning.close()
+            self.tuning = None
+
+    def measured_job(self, window: Window) -> Job:
+        """The job as a window showed it: layer times, and links that cost what blocks did."""
+        job, slowest = self._training.job, window.slowest
+        names = self._training.exchange.parameters
+        times = window.forward_s[slowest].tolist(), window.backward_s[slowest].tolist()
+        rate = float(job.cluster.traffic.max()) / max(self._costs.per_byte_s, 1e-12)
+        job = replace(job, model=timed(job.model, self._layers, names, *times))
+        return priced(job, bytes_per_s=rate, per_block_s=self._costs.per_block_s)
+
+    def _think(self, window: Window) -> None:
+        began_s = time.thread_time()
+        try:
+            self._costs.add(window.config, np.median(window.totals, axis=0), np.median(window.fitted, axis=0))
+            config = self._choose(window)
+            same = self._planned is not None and config == window.config and not self._planned.drifted(window)
+            answer = None if same else self._plan(window, config)
+        except Exception as error:  # whatever it is, training goes on as it is
+            self.failure = f"{type(error).__name__}: {error}"
+            log.exception("rank 0 could not plan from a window; the plan stays")
+            return
+        self.cpu_s += time.thread_time() - began_s
+        self.latest, self.answer = window, answer
+
+    def _choose(self, window: Window) -> Config:
+        """The config that runs next."""
+        if self._audition is not None:
+            step_s = self._try(window) if self._planned is not None else None
+            return self._audition.choose(self.measured_job(window), window.config, step_s)
+        if self._planned is None:  # this one ran without a plan from measured times
+            self.tuning = self._search.begin(self.measured_job(window)) if self._search is not None else None
+            return window.config
+        tuning = self.tuning
+        if tuning is None:
+            return window.config
+        job = self._training.job
+        rate = job.cluster.traffic / np.maximum(window.per_byte_s, 1e-15)
+        speed = np.full(len(rate), job.model.batch_size / max(window.step_s.mean(), 1e-9))
+        servers, wire_bytes = job.cluster.servers, job.gradients.total_bytes
+        stats = RuntimeStats(window.forward_s, window.backward_s, rate, rate, speed, servers, wire_bytes)
+        measurement = Measurement(window.config, window.first, tuple(window.step_s.tolist()), WARMUP, stats)
+        self._try(window)
+        chosen = tuning.observe(measurement)
+        self.cpu_s += tuning.decisions[-1].cpu_s
+        self.failure = self.failure or tuning.decisions[-1].failure
+        assert self._search is not None
+        if sum(trial.windows for trial in self.trials.values()) == self._search.budget:
+            self.close()
+            self._search.finish(self.measured_job(window), chosen, self.trials)
+        return chosen
+
+    def _try(self, window: Window) -> float:
+        """Note what a window came to: its mean step without the warm-up (s)."""
+        steps = window.step_s[WARMUP:] if len(window.step_s) > WARMUP else window.step_s
+        trial = self.trials.setdefault(window.config, Trial())
+        trial.windows += 1
+        trial.step_s += (float(steps.mean()) - trial.step_s) / trial.windows
+        return float(steps.mean())
+
+    def _plan(self, window: Window, config: Config) -> dict[str, Any]:
+        self._planned = window
+        job = self.measured_job(window)
+        return {
+            "config": config.to_json(),
+            "forward_s": [layer.forward_s for layer in job.model.layers],
+            "backward_s": [layer.backward_s for layer in job.model.layers],
+            "bytes_per_s": job.cluster.up_bytes_per_s[0],
+            "per_block_s": job.cluster.overhead_s[0],
+            "order": planned_order(job, config),
+        }

@@ -1,0 +1,125 @@
+"""What ranks say to each other besides gradients: agreement, statistics, plans. Numbers or JSON, never pickles."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autobyte.errors import AutoByteError
+from autobyte.scheduler.engines.allreduce import abandoned, own_gloo
+from autobyte.torch.rollcall import RollCall
+
+
+class CommunicationError(AutoByteError, RuntimeError):
+    """Ranks no longer understand or hear each other; the message names rank, step and tensor."""
+
+
+class Control:
+    """A small gloo backend beside the gradients'. Calls are collective: all ranks make them in the same order.
+
+    Args:
+        name: of the training it belongs to, the same on all ranks.
+        rank, size: of this process.
+        timeout: after which a call fails.
+    """
+
+    def __init__(self, name: str, *, rank: int, size: int, timeout: timedelta) -> None:
+        self.rank = rank
+        self.size = size
+        self.rollcall = RollCall(name, rank=rank, size=size)
+        self.step: Callable[[], int] = lambda: 0  # where training is, for messages
+        self._backend = own_gloo(f"{name}/control", rank=rank, size=size, timeout=timeout, threads=2)
+
+    def gather(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Everybody's numbers, shape [size, *]."""
+        rows = [torch.empty_like(numbers) for _ in range(self.size)]
+        self._run(self._backend.allgather([rows], [numbers]), "gather numbers")
+        return torch.stack(rows)
+
+    def share(self, data: Any, *, source: int = 0) -> Any:
+        """What one rank has, on every rank; plain JSON."""
+        text = bytearray(json.dumps(data).encode()) if self.rank == source else bytearray()
+        length = torch.tensor([len(text)])
+        self.broadcast(length, source=source)
+        buffer = torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(int(length), dtype=torch.uint8)
+        self.broadcast(buffer, source=source)
+        return json.loads(bytes(buffer.numpy()))
+
+    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
+        """Send one rank's tensor to all others, in place."""
+        options = dist.BroadcastOptions()
+        options.rootRank = source
+        self._run(self._backend.broadcast([tensor], options), "share a plan")
+
+    def same(self, value: str) -> bool:
+        """Whether all ranks have the same."""
+        rows = self.gather(_digest(value))
+        return bool((rows == rows[0]).all())
+
+    def agree(self, what: str, value: str) -> None:
+        """Make sure that all ranks have the same.
+
+        Raises:
+            CommunicationError: naming the ranks that differ from rank 0.
+        """
+        rows = self.gather(_digest(value))
+        other = [rank for rank in range(self.size) if not torch.equal(rows[rank], rows[0])]
+        if other:
+            raise CommunicationError(f"ranks {other} have {what} unlike rank 0's; rank {self.rank} has {value:.300}")
+
+    def tally(self, flags: torch.Tensor) -> "Tally":
+        """Begin to count, without waiting, on how many ranks each flag is set."""
+        counts = flags.to(torch.int32)
+        options = dist.AllreduceOptions()
+        work = self._backend.allreduce([counts], options)
+        return Tally(counts, lambda: self._run(work, "count missing gradients"))
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self._run(self._backend.barrier(), "meet")
+
+    def close(self, *, idle: bool) -> None:
+        """Let go of the backend.
+
+        Args:
+            idle: every call has come back, on all ranks.
+        """
+        if not idle:
+            abandoned.append(self._backend)
+        self._backend = None
+
+    def _run(self, work: Any, what: str) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            why = f"rank {self.rank}, step {self.step()}: could not {what}: {first_line(error)}"
+            self.rollcall.alarm(why)
+            raise CommunicationError(f"{why}; {self.rollcall.absent()}") from error
+
+
+def _digest(value: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(hashlib.sha256(value.encode()).digest()), dtype=torch.uint8)
+
+
+class Tally:
+    """Counts that are under way."""
+
+    def __init__(self, counts: torch.Tensor, wait: Callable[[], None]) -> None:
+        self._counts = counts
+        self._wait = wait
+
+    def wait(self) -> torch.Tensor:
+        """On how many ranks each flag was set."""
+        self._wait()
+        return self._counts
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, on one line: of gloo's messages the first sentence, without the place in gloo's source."""
+    text = re.sub(r"^\[\S+\.cc:\d+\] ", "", str(error).strip())
+    return re.split(r"\n|\. ", text)[0] if text else type(error).__name__

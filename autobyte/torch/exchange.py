@@ -1,0 +1,214 @@
+"""The gradients of a step: which are complete, which never came, and when they may be used."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from autobyte.errors import InputError
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.plan import Plan
+from autobyte.torch.control import CommunicationError, Control, Tally
+from autobyte.torch.session import Session
+
+
+class Exchange:
+    """Hands gradients to the session as backward passes complete them.
+
+    A step begins with the first gradient that is complete and is closed by `close`. What was accumulated under
+    `no_sync` and got no further pass is sent as it is; a gradient that is None counts as zeros, and stays None where
+    no rank had one.
+
+    Args:
+        parameters: name and parameter of every gradient that travels.
+        plan: what to begin with.
+        session: communicates.
+        buffers: where the engine finds gradients.
+        control: counts missing gradients.
+        accumulation: backward passes per step.
+        before: called at the first gradient of every backward pass, before it is touched.
+        frozen: parameters that do not travel, because they needed no gradient.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        plan: Plan,
+        session: Session,
+        buffers: Buffers,
+        control: Control,
+        *,
+        accumulation: int,
+        before: Callable[[], None],
+        frozen: Mapping[str, nn.Parameter] | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self.plan = plan
+        self.steps = 0  # that were closed
+        self._session = session
+        self._buffers = buffers
+        self._control = control
+        self._accumulation = accumulation
+        self._before = before
+        self._frozen = frozen or {}
+        self.on_begin: Callable[[], None] = lambda: None  # for those who count the steps of others
+        self.open = False  # a step has begun, and is not closed
+        self.observer: Callable[[str, Tensor], None] | None = None  # sees gradients before they are averaged
+        self.flag: Callable[[], bool] = lambda: False  # whether this rank has something to announce to all
+        self.on_gradient: Callable[[str], None] = lambda name: None  # for clocks
+        self._muted = False
+        self._passes = dict.fromkeys(parameters, 0)
+        self._missing: dict[str, Tensor] = {}
+        self._sent: dict[str, tuple[Tensor, int]] = {}  # gradients in transit, and their versions when they left
+        self._tally: Tally | None = None
+        self._tallies: deque[Tally] = deque()  # whose flags were not looked at
+        self.taken = True  # the step before was followed by an update
+        self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
+            for name, parameter in parameters.items()
+        ]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes within the block accumulate, and send nothing."""
+        before, self._muted = self._muted, True
+        try:
+            yield
+        finally:
+            self._muted = before
+
+    def use(self, plan: Plan) -> None:
+        """Use another plan from the next step on; all ranks must do so between the same two steps."""
+        self.plan = plan
+
+    def close(self, *, given_up: bool = False, joined: bool = False) -> None:
+        """No more gradients come in this step: send what is left, zeros for what never came.
+
+        Args:
+            given_up: no update will follow.
+            joined: this rank has no inputs left, and keeps the others company.
+
+        Raises:
+            InputError: a gradient was changed while it travelled.
+            CommunicationError: some ranks took an earlier step, others did not.
+        """
+        if not self.open:
+            self._begin()
+        self._check_untouched()
+        had = torch.zeros(len(self._index) + 3, dtype=torch.int32)
+        had[-3:] = torch.tensor([given_up or not (self.taken or joined), joined, self.flag()])
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                had[self._index[name]] = 1
+                if self._passes[name] < self._accumulation:
+                    self._send(name, parameter)
+            else:
+                self._missing[name] = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+                self._put(name, self._missing[name])
+        if self._tally is not None:
+            self._check_taken(self._counts(self._tally))
+        self._tally = self._control.tally(had)
+        self._tallies.append(self._tally)
+        self._session.end()
+        self.open = self.taken = False
+        self.forget()
+        self.steps += 1
+
+    def announced(self) -> bool:
+        """Whether any rank's flag was set before the last step; the same on all ranks, and nobody waits for it."""
+        earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - 1)]
+        return any(self._counts(tally)[-1] for tally in earlier)
+
+    def forget(self) -> None:
+        """Backward passes that were made so far do not count: their gradients are being cleared, or on their way."""
+        self._passes = dict.fromkeys(self.parameters, 0)
+
+    def wait(self, names: Iterable[str] | None = None) -> None:
+        """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
+        chosen = self.parameters if names is None else list(names)
+        self._session.wait(self._index[name] for name in chosen)
+        for name in chosen:
+            zeros = self._missing.pop(name, None)
+            if zeros is not None and self._tally is not None and self._counts(self._tally)[self._index[name]]:
+                self.parameters[name].grad = zeros.view_as(self.parameters[name])  # another rank had one
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
+        def complete(parameter: nn.Parameter) -> None:
+            self._before()
+            self.on_gradient(name)
+            if self._muted:
+                return
+            self._passes[name] += 1
+            if self._passes[name] > self._accumulation:
+                raise InputError(
+                    f"parameter '{name}' got {self._passes[name]} backward passes in a step of {self._accumulation}: "
+                    "say accumulation=, or put all but the last into no_sync()"
+                )
+            if self._passes[name] == self._accumulation:
+                if not self.open:
+                    self._begin()
+                self._send(name, parameter)
+                assert parameter.grad is not None
+                self._sent[name] = parameter.grad, parameter.grad._version
+
+        return complete
+
+    def _begin(self) -> None:
+        self.on_begin()
+        self._session.begin(self.plan)
+        self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
+        self._missing = {}
+        self.open = True
+
+    def _send(self, name: str, parameter: nn.Parameter) -> None:
+        assert parameter.grad is not None
+        self._passes[name] = self._accumulation
+        self._put(name, parameter.grad)
+        self._session.ready(self._index[name])
+
+    def _check_untouched(self) -> None:
+        """What clips or scales a gradient that travels would have no effect, or only half of it."""
+        sent, self._sent = self._sent, {}
+        for name, (gradient, version) in sent.items():
+            if self.parameters[name].grad is not gradient or gradient._version != version:
+                raise InputError(
+                    f"the gradient of '{name}' was changed between backward() and step(), while it travelled: "
+                    "call synchronize() before clipping, unscaling or replacing gradients"
+                )
+        for name, parameter in self._frozen.items():
+            if parameter.grad is not None:
+                raise InputError(
+                    f"'{name}' was frozen when the optimizer was wrapped, and has a gradient now, which does not "
+                    "travel: wrap the optimizer again after thawing parameters"
+                )
+
+    def _counts(self, tally: Tally) -> Tensor:
+        try:
+            return tally.wait()
+        except CommunicationError as error:
+            raise self._session.located(error) from error
+
+    def _check_taken(self, counts: Tensor) -> None:
+        skipped, joined = counts[-3:-1].tolist()
+        if 0 < skipped < self._control.size - joined:
+            raise CommunicationError(
+                f"rank {self._control.rank}, step {self.steps}: "
+                f"{skipped} of {self._control.size} ranks left out a step that others took "
+                "(an exception that was caught, or zero_grad() before step()); their parameters differ now"
+            )
+
+    def _put(self, name: str, gradient: Tensor) -> None:
+        if self.observer is not None:
+            self.observer(name, gradient)
+        try:
+            self._buffers.put(self._index[name], gradient)
+        except InputError as error:
+            raise InputError(f"parameter '{name}': {error}") from None

@@ -1,0 +1,152 @@
+"""The config that tuning found, in a small file that says what it is for; read again next time."""
+
+import tomllib
+from dataclasses import asdict, dataclass
+from datetime import date
+from json import dumps
+from pathlib import Path
+from typing import Any, Self
+
+from autobyte.config import Config
+from autobyte.errors import FileError, InputError
+
+SCHEMA = 1
+SAME_LINK = 0.3  # links whose rates differ by less are taken for the same
+
+_TEMPLATE = """\
+# AutoByte: the config found while this job trained. It is used again for a job like it, without tuning.
+# Delete this file to tune again.
+schema = {schema}
+
+[job]
+model = {model}
+parameters = {parameters}  # hash of their names, shapes and dtypes
+workers = {workers}
+engine = {engine}
+wire_dtype = {wire_dtype}
+policy = {policy}
+
+[link]
+gigabit_per_s = {gigabit_per_s:.3f}  # as blocks saw it; {same:.0%} to either side is taken for the same link
+
+[config]  # {label}
+{config}
+
+[found]
+tuner = {tuner}
+windows = {windows}  # of ten steps
+step_ms = {step_ms:.2f}
+default_ms = {default_ms:.2f}  # the same steps under the default config
+on = {on}
+"""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a config was tuned for.
+
+    Args:
+        model: name of its class.
+        parameters: hash of names, shapes and dtypes.
+        workers: ranks.
+        engine, wire_dtype, policy: as given to `DistributedOptimizer`.
+    """
+
+    model: str
+    parameters: str
+    workers: int
+    engine: str
+    wire_dtype: str
+    policy: str
+
+    def differs(self, other: Self) -> str:
+        """In what another job differs, or nothing."""
+        mine, others = asdict(self), asdict(other)
+        return ", ".join(f"{key} is {mine[key]}, not {others[key]}" for key in mine if mine[key] != others[key])
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A config, what it is for, and how it was found.
+
+    Args:
+        job: it is for.
+        link_bytes_per_s: payload rate that blocks saw.
+        config: to use.
+        tuner: that found it.
+        windows: it took.
+        step_s: mean step under the config (s).
+        default_s: mean step under the default (s).
+    """
+
+    job: Fingerprint
+    link_bytes_per_s: float
+    config: Config
+    tuner: str
+    windows: int
+    step_s: float
+    default_s: float
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Read a file, if there is one.
+
+        Raises:
+            FileError: it cannot be read, or is something else.
+        """
+        try:
+            data: dict[str, Any] = tomllib.loads(path.read_text())
+            if data.get("schema") != SCHEMA:
+                raise FileError(f"{path} is not a config that AutoByte {SCHEMA} kept; name another file with keep=")
+            found = data["found"]
+            return cls(
+                Fingerprint(**data["job"]),
+                data["link"]["gigabit_per_s"] * 1e9 / 8,
+                Config.from_json(data["config"]),
+                found["tuner"],
+                found["windows"],
+                found["step_ms"] / 1e3,
+                found["default_ms"] / 1e3,
+            )
+        except FileNotFoundError:
+            return None
+        except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, InputError) as error:
+            raise FileError(f"cannot use {path}: {error}; delete it, or name another file with keep=") from None
+
+    def write(self, path: Path) -> None:
+        """Write the file, unless it holds what was found for another job.
+
+        Raises:
+            FileError: it does, or cannot be written.
+        """
+        there = type(self).read(path)
+        if there is not None and (difference := self.job.differs(there.job)):
+            raise FileError(f"{path} is for another job ({difference}) and stays; name another file with keep=")
+        knobs = ", ".join(f"{name} = {value}" for name, value in self.config.knobs.items())
+        config = [
+            f"partition_bytes = {self.config.partition_bytes}",
+            f"credit_bytes = {self.config.credit_bytes}",
+            f"policy = {dumps(self.config.policy)}",
+            f"knobs = {{ {knobs} }}",
+        ]
+        text = _TEMPLATE.format(
+            schema=SCHEMA,
+            **{key: dumps(value) for key, value in asdict(self.job).items()},
+            gigabit_per_s=self.link_bytes_per_s * 8 / 1e9,
+            same=SAME_LINK,
+            label=self.config.label,
+            config="\n".join(config),
+            tuner=dumps(self.tuner),
+            windows=self.windows,
+            step_ms=self.step_s * 1e3,
+            default_ms=self.default_s * 1e3,
+            on=date.today().isoformat(),
+        )
+        try:
+            path.write_text(text)
+        except OSError as error:
+            raise FileError(f"cannot keep the config in {path}: {error}") from None
+
+    def same_link(self, bytes_per_s: float) -> bool:
+        """Whether a link is as fast as the one it was found on."""
+        return abs(bytes_per_s / self.link_bytes_per_s - 1) <= SAME_LINK

@@ -1,0 +1,132 @@
+"""Tuning while training: every ten steps statistics are gathered, rank 0 thinks, and all switch at one step."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from autobyte.config import Config
+from autobyte.job import Floats
+from autobyte.torch.advice import Adviser, Window
+from autobyte.torch.costs import affine, totals
+from autobyte.torch.layers import CalledLayer
+from autobyte.torch.planning import priced, timed
+from autobyte.torch.times import LayerTimes
+from autobyte.torch.training import Training
+from autobyte.tuning import WINDOW
+
+FIRST = 3  # steps before the first plan on measured times
+
+
+class Online:
+    """Counts steps, gathers what a window showed, and switches when rank 0 has an answer.
+
+    A window that is hopelessly slow ends early. That rank 0 has something to say travels with the count of missing
+    gradients, which every step makes anyway: all ranks see it after the same step.
+
+    Args:
+        training: what is tuned.
+        layers: of the model, in the order of their first call, the same on all ranks.
+        times: of these layers.
+        adviser: thinks, on rank 0; None on others.
+    """
+
+    def __init__(
+        self, training: Training, layers: Sequence[CalledLayer], times: LayerTimes, adviser: Adviser | None
+    ) -> None:
+        self._training = training
+        self._layers = layers
+        self._times = times
+        self.adviser = adviser
+        self._planned = False
+        self._samples: deque[tuple[Floats, Floats]] = deque(maxlen=WINDOW)
+        self._steps: list[float] = []
+        self._first = 0
+        self._last_s = time.perf_counter()
+        self._announced = False
+        training.exchange.flag = self._announce
+
+    def after_step(self) -> None:
+        """A step was taken: at the end of a window gather, and switch if that was announced. Collective."""
+        now = time.perf_counter()
+        self._steps.append(now - self._last_s)
+        self._last_s = now
+        sample = self._times.seconds()
+        if sample is not None:
+            self._samples.append(sample)
+        if self._training.exchange.announced():
+            self._heed()
+        elif len(self._steps) == (WINDOW if self._planned else FIRST):
+            self._end_window()
+
+    def use(self, config: Config) -> None:
+        """Switch now. Collective."""
+        training, adviser = self._training, self.adviser
+        answer = adviser.plan(config) if adviser is not None else None
+        answer = training.control.share(answer)
+        if answer is None:
+            training.replan(training.job, config, None)
+        else:
+            self._follow(answer)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a window."""
+        self._first += len(self._steps)
+        self._steps = []
+        self._samples.clear()
+        self._training.session.runner.passages.clear()
+
+    def _announce(self) -> bool:
+        """Whether there is something to say that was not announced: an answer, or that this window may end here."""
+        if self.adviser is None or self._announced:
+            return False
+        self._announced = self.adviser.answer is not None or self.adviser.hopeless(self._steps)
+        return self._announced
+
+    def _heed(self) -> None:
+        """Do what rank 0 announced."""
+        self._announced = False
+        training = self._training
+        answer = training.control.share(self.adviser.take() if self.adviser is not None else None)
+        if answer is None:
+            self._end_window()
+            return
+        self._follow(answer)
+        self.reset()
+
+    def _follow(self, answer: dict[str, Any]) -> None:
+        training = self._training
+        names = training.exchange.parameters
+        model = timed(training.job.model, self._layers, names, answer["forward_s"], answer["backward_s"])
+        job = priced(
+            replace(training.job, model=model),
+            bytes_per_s=answer["bytes_per_s"],
+            per_block_s=answer["per_block_s"],
+        )
+        training.replan(job, Config.from_json(answer["config"]), answer["order"])
+
+    def _end_window(self) -> None:
+        rows = self._training.control.gather(torch.from_numpy(self._numbers())).numpy()
+        if self.adviser is not None:
+            times = rows[:, WINDOW:-5].reshape(-1, 2, len(self._layers))
+            steps = rows[:, : len(self._steps)].max(axis=0)
+            config = self._training.config
+            self.adviser.consult(
+                Window(config, self._first, steps, times[:, 0], times[:, 1], rows[:, -5:-2], rows[:, -2:])
+            )
+        self._planned = True
+        self.reset()
+
+    def _numbers(self) -> Floats:
+        """This rank's window: step times, layer times, cost of a block; all ranks' are of one shape."""
+        steps = np.zeros(WINDOW)
+        steps[: len(self._steps)] = self._steps
+        zeros = np.zeros((1, 2, len(self._layers)))
+        times = np.median(np.array(self._samples) if self._samples else zeros, axis=0)
+        passages = list(self._training.session.runner.passages)
+        return np.concatenate([steps, times.ravel(), totals(passages), affine(passages)])

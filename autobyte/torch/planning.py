@@ -1,0 +1,98 @@
+"""From a model's parameters to a job and a plan, with one order of blocks for all ranks."""
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import nn
+
+from autobyte.config import Config
+from autobyte.errors import InputError
+from autobyte.job import ITEMSIZE, Cluster, Job, Layer, Model, Tensor
+from autobyte.scheduler.plan import Plan
+from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.simulator.simulate import simulate
+from autobyte.torch.layers import CalledLayer
+from autobyte.units import KIB
+
+#: What training begins with: ByteScheduler's sizes, small tensors fused.
+DEFAULT = Config(4_000_000, 16_000_000, knobs={"fusion": 1})
+_ANY = Model("any", (Layer("any", (), 0.0, 0.0),), 1)  # defaults do not depend on the model
+
+
+def begin_with(policy: str, *, workers: int, servers: bool) -> Config:
+    """A policy's default for training on so many workers."""
+    if policy == DEFAULT.policy:
+        return DEFAULT
+    default = POLICIES[policy]().space(Job(_ANY, Cluster(workers, workers if servers else 0))).default
+    # gloo's all-reduces share the wire: a sequence of large messages keeps its order one at a time
+    return replace(default, credit_bytes=KIB) if policy == "usbyte" else default
+
+
+def unmeasured(name: str, parameters: Iterable[tuple[str, nn.Parameter]], *, batch_size: int = 1) -> Model:
+    """A model in the order in which its parameters are registered, a layer per owner, without times.
+
+    Raises:
+        InputError: a parameter of a dtype that does not travel.
+    """
+    owners: dict[str, list[tuple[str, nn.Parameter]]] = {}
+    for full, parameter in parameters:
+        owners.setdefault(full.rpartition(".")[0], []).append((full, parameter))
+    layers = [
+        Layer(owner or name, tuple(describe(full, p, index) for full, p in held), 0.0, 0.0)
+        for index, (owner, held) in enumerate(owners.items())
+    ]
+    return Model(name, tuple(layers), batch_size)
+
+
+def timed(
+    shape: Model,
+    layers: Iterable[CalledLayer],
+    names: Container[str],
+    forward_s: Iterable[float],
+    backward_s: Iterable[float],
+) -> Model:
+    """The model in the order of its layers' first calls, with measured times (s); of the named parameters."""
+    made = (
+        Layer(layer.name, tuple(describe(n, p, index) for n, p in layer.parameters if n in names), forward, backward)
+        for index, (layer, forward, backward) in enumerate(zip(layers, forward_s, backward_s, strict=True))
+    )
+    return Model(shape.name, tuple(made), shape.batch_size)
+
+
+def priced(job: Job, *, bytes_per_s: float, per_block_s: float) -> Job:
+    """The job on links that cost what blocks did: a rate (bytes/s), and a time per block (s)."""
+    rate = (bytes_per_s,)
+    cluster = replace(
+        job.cluster, up_bytes_per_s=rate, down_bytes_per_s=rate, latency_s=0.0, overhead_s=(per_block_s, 0.0)
+    )
+    return replace(job, cluster=cluster)
+
+
+def describe(name: str, parameter: nn.Parameter, layer: int) -> Tensor:
+    """A parameter's gradient as the scheduler knows it."""
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    if dtype not in ITEMSIZE:
+        raise InputError(f"parameter '{name}' is {dtype}; gradients travel as {', '.join(ITEMSIZE)}")
+    return Tensor(name, parameter.numel(), dtype, layer)
+
+
+def agreed_plan(job: Job, config: Config, order: Sequence[int] | None = None) -> Plan:
+    """A policy's plan with a fixed order of its blocks, as engines need it that match by order of issue.
+
+    Without an order, and without one of the policy's own, blocks go as gradients appear if layers run in the order in
+    which they are registered.
+    """
+    plan = make_plan(job, config)
+    if plan.sequence is not None:
+        return plan
+    if order is not None:
+        return plan.with_sequence(order)
+    first = np.array([min(s.tensor for s in block.segments) for block in plan.tiling.blocks], dtype=np.int64)
+    return plan.with_sequence(np.argsort(-first, kind="stable"))
+
+
+def planned_order(job: Job, config: Config) -> list[int] | None:
+    """The order in which the core starts blocks in virtual time, on the measured job; None if the policy has one."""
+    plan = make_plan(job, config)
+    return None if plan.sequence is not None else [int(index) for index in simulate(plan, iterations=1).order]

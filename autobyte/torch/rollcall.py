@@ -1,0 +1,89 @@
+"""Who is still there, asked when something has failed: through the store at which the ranks met."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+PATIENCE_S = 3.0  # for those who find out a little later
+POLL_S = 0.1
+
+
+class RollCall:
+    """A wait that fails says which rank it waited for: the one that does not say the same.
+
+    A rank that fails raises an alarm in the store. Others hear it when a wait of theirs takes long, and answer.
+    Who neither raises it nor answers within a moment is busy, stopped or gone. Nothing is sent as long as nobody
+    waits for long.
+
+    The store is asked by threads of its own: one whose host is stopped never answers.
+
+    Args:
+        name: of the training it belongs to, the same on all ranks.
+        rank, size: of this process.
+    """
+
+    def __init__(self, name: str, *, rank: int, size: int) -> None:
+        self._store = PrefixStore(f"autobyte/{name}/rollcall", _get_default_store())
+        self._rank = rank
+        self._others = [other for other in range(size) if other != rank]
+        self._raised = False
+        self._listening = threading.Event()
+
+    def alarm(self, message: str) -> None:
+        """Say that this rank has failed, or has heard that another one has. The first message stays."""
+        if not self._raised:
+            self._raised = True
+            _in_thread(lambda: self._raise(message))
+
+    def listen(self, heard: Callable[[str], None]) -> None:
+        """Call back with the message if another rank raises an alarm, until `ignore` is called."""
+        if self._listening.is_set():
+            return
+        self._listening.set()
+
+        def poll() -> None:
+            while self._listening.is_set():
+                if self._store.check(["alarm"]):
+                    heard(bytes(self._store.get("alarm")).decode())
+                    break
+                time.sleep(POLL_S)
+
+        _in_thread(poll)
+
+    def ignore(self) -> None:
+        """Listen no more."""
+        self._listening.clear()
+
+    def absent(self) -> str:
+        """Hear the others, and put into words who is silent."""
+        silent: list[list[int]] = []
+
+        def hear() -> None:
+            until = time.monotonic() + PATIENCE_S
+            while not silent or (silent[-1] and time.monotonic() < until):
+                silent.append([other for other in self._others if not self._store.check([f"rank{other}"])])
+                time.sleep(POLL_S)
+
+        _in_thread(hear).join(PATIENCE_S + 2 * POLL_S)
+        if not silent:
+            return "the store at which the ranks met does not answer: its host is gone or stopped"
+        if not silent[-1]:
+            return "all ranks are alive"
+        return f"no word from rank{'s' if len(silent[-1]) > 1 else ''} {', '.join(map(str, silent[-1]))}"
+
+    def _raise(self, message: str) -> None:
+        self._store.set(f"rank{self._rank}", "here")
+        self._store.compare_set("alarm", "", message)
+
+
+def _in_thread(action: Callable[[], None]) -> threading.Thread:
+    def run() -> None:
+        with contextlib.suppress(Exception):  # the store is gone
+            action()
+
+    thread = threading.Thread(target=run, name="autobyte-rollcall", daemon=True)
+    thread.start()
+    return thread

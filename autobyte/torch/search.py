@@ -1,0 +1,138 @@
+"""Which tuner runs while training goes on, where it may look, and what becomes of its result."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autobyte.config import Config
+from autobyte.errors import AutoByteError
+from autobyte.job import Job
+from autobyte.scheduler.policies import POLICIES
+from autobyte.torch.control import CommunicationError
+from autobyte.torch.kept import Fingerprint, Kept
+from autobyte.torch.training import Training
+from autobyte.tuners.base import TUNERS
+from autobyte.tuning import Tuning, make_tuner
+
+PATIENCE_S = 60.0  # no step waits for a tuner; one that takes longer is not asked again
+
+log = logging.getLogger("autobyte")
+
+
+@dataclass
+class Trial:
+    """What windows of one config showed."""
+
+    windows: int = 0
+    step_s: float = 0.0  # mean over them
+
+
+class Search:
+    """A tuner, its budget, and the file that keeps what it found.
+
+    Args:
+        training: what is tuned.
+        tuner: registered name.
+        budget: windows of ten steps; None is as long as training lasts.
+        seed: of the tuner.
+        keep: the file; None keeps nothing.
+
+    Raises:
+        InputError: no such tuner.
+    """
+
+    def __init__(
+        self, training: Training, *, tuner: str, budget: int | None, seed: int, keep: Path | str | None
+    ) -> None:
+        TUNERS[tuner]  # known?
+        self._training = training
+        self._default = training.config
+        self.tuner = tuner
+        self.budget = budget
+        self._seed = seed
+        self._path = Path(keep) if keep is not None else None
+        self._kept: Kept | None = None
+        job = training.job
+        self._job = Fingerprint(
+            job.model.name,
+            training.fingerprint,
+            training.size,
+            training.engine,
+            job.wire_dtype or "as they are",
+            self._default.policy,
+        )
+
+    def resume(self) -> None:
+        """Use what was found for a job like this. Collective.
+
+        Raises:
+            CommunicationError: rank 0's file is none of ours.
+        """
+        training = self._training
+        told: dict[str, Any] | None = None
+        if training.rank == 0:
+            try:
+                self._kept = self._read()
+                told = {"config": self._kept.config.to_json() if self._kept is not None else None}
+            except AutoByteError as error:
+                told = {"error": str(error)}
+        heard = training.control.share(told)
+        if "error" in heard:
+            raise CommunicationError(heard["error"])
+        if heard["config"] is not None:
+            training.resume(training.to_json() | {"config": heard["config"]})
+
+    def begin(self, job: Job) -> Tuning | None:
+        """On rank 0, when a first window was measured: what decides from now on, or nothing if there is no need."""
+        if self._kept is not None:
+            rate = self._rate(job)
+            if self._kept.same_link(rate):
+                return None
+            log.warning(
+                "%s was found on a link of %.3g Gbit/s, this one has %.3g: tuning again",
+                self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
+            )  # fmt: skip
+        space = replace(POLICIES[self._default.policy]().space(job), default=self._default)
+        tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
+        return Tuning(tuner, space, budget=self.budget, patience_s=PATIENCE_S)
+
+    def finish(self, job: Job, config: Config, trials: Mapping[Config, Trial]) -> None:
+        """On rank 0: keep what was found.
+
+        Args:
+            job: as measured.
+            config: what was found.
+            trials: all that were measured, the default among them.
+        """
+        if self._path is None:
+            return
+        found = Kept(
+            self._job,
+            link_bytes_per_s=self._rate(job),
+            config=config,
+            tuner=self.tuner,
+            windows=sum(trial.windows for trial in trials.values()),
+            step_s=trials[config].step_s,
+            default_s=trials[self._default].step_s,
+        )
+        try:
+            found.write(self._path)
+        except AutoByteError as error:
+            log.warning("%s", error)
+        else:
+            log.info("kept %s in %s", config.label, self._path)
+
+    def _read(self) -> Kept | None:
+        kept = Kept.read(self._path) if self._path is not None else None
+        if kept is None:
+            return None
+        if difference := self._job.differs(kept.job):
+            log.warning("%s is not used: %s", self._path, difference)
+            return None
+        log.info("using %s from %s; delete the file to tune again", kept.config.label, self._path)
+        return kept
+
+    def _rate(self, job: Job) -> float:
+        return float(min(job.cluster.up_bytes_per_s))

@@ -1,0 +1,259 @@
+"""What connects one model to its peers: groups, engine, session, exchange, and the plan in force."""
+
+import dataclasses
+import hashlib
+import itertools
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from autobyte.config import Config
+from autobyte.errors import InputError, unknown
+from autobyte.job import Cluster, Job
+from autobyte.scheduler.engines.allreduce import AllReduce, own_gloo
+from autobyte.scheduler.engines.base import Engine
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.halves import Halves
+from autobyte.scheduler.engines.leader import Led
+from autobyte.scheduler.engines.server import ParameterServer
+from autobyte.scheduler.plan import Plan
+from autobyte.torch.connect import connect
+from autobyte.torch.control import Control
+from autobyte.torch.exchange import Exchange
+from autobyte.torch.planning import DEFAULT, agreed_plan, unmeasured
+from autobyte.torch.session import Session
+
+log = logging.getLogger("autobyte")
+
+#: Numbers of wrapped models, by ranks that share them, in the order of construction: the same on all these ranks.
+_names: dict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
+
+PLANNED, LEADER = ORDERS = ("planned", "leader")
+WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
+
+
+def name_for(ranks: Sequence[int]) -> str:
+    """A name unlike any other for the next wrapped model of these ranks, the same on each of them."""
+    key = tuple(ranks)
+    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(_names[key])}"
+
+
+def disabled_because(group: dist.ProcessGroup | None, *, enabled: bool) -> str | None:
+    """Why there is nothing to do, or None.
+
+    Raises:
+        InputError: torch.distributed is not initialised, and nothing says that it need not be.
+    """
+    if not enabled:
+        return "enabled=False"
+    if os.environ.get("AUTOBYTE_DISABLE", "") not in ("", "0"):
+        return "AUTOBYTE_DISABLE is set"
+    if not dist.is_available() or not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InputError("call torch.distributed.init_process_group() before DistributedOptimizer")
+        return "a single process"
+    return "a single rank" if dist.get_world_size(group) == 1 else None
+
+
+class Training:
+    """One model's communication on one rank.
+
+    Args:
+        optimizer: its parameters that need gradients are the ones that travel.
+        model: holds them.
+        config: policy, partition, credit.
+        engine: `allreduce` or `ps`.
+        wire_dtype: what gradients travel as; None as they are.
+        accumulation: backward passes per step.
+        group: the ranks; None is all.
+        timeout: of every wait.
+        servers: global ranks of parameter servers that do not train; None is one beside every worker.
+        order: `planned`, all ranks start blocks in a sequence made beforehand; `leader`, as rank 0 picks them.
+        before: called at the first gradient of every backward pass.
+        average: whether sums are divided by the number of ranks.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        *,
+        config: Config | None,
+        engine: str,
+        wire_dtype: str | None,
+        accumulation: int,
+        group: dist.ProcessGroup | None,
+        timeout: timedelta,
+        order: str,
+        servers: Sequence[int] | None,
+        before: Callable[[], None],
+        average: bool = True,
+    ) -> None:
+        if engine not in ENGINES:
+            raise unknown("engine", engine, ENGINES)
+        if wire_dtype is not None and wire_dtype not in WIRE:
+            raise unknown("wire dtype", wire_dtype, WIRE)
+        if accumulation < 1:
+            raise InputError(f"accumulation must be at least 1, got {accumulation}")
+        if order not in ORDERS:
+            raise unknown("order", order, ORDERS)
+        self.order = order
+        self._timeout = timeout
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self.servers = self.ranks if servers is None else list(servers)
+        self.name = name_for(self.ranks)
+        self.engine = engine
+        self.config = config or DEFAULT
+        self.control = Control(self.name, rank=self.rank, size=self.size, timeout=timeout)
+        parameters = travelling(optimizer, model)
+        self._compare(parameters)
+        broadcast_state(model, group)
+        if engine == "ps":
+            self.control.agree("servers", str(self.servers))
+        elif servers is not None:
+            raise InputError(f"servers= is for engine='ps', not for '{engine}'")
+        cluster = Cluster(self.size, min(self.size, len(self.servers)) if engine == "ps" else 0)
+        shape = unmeasured(type(model).__name__, parameters.items())
+        self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
+        scale = 1 / self.size if average else None
+        self.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype)
+        plan = self._plan(None)
+        members = {parameter for group_ in optimizer.param_groups for parameter in group_["params"]}
+        made = self._engine = ENGINES[engine](self, timeout)
+        self._prepare(plan)
+        if order == LEADER:
+            made = _led(self, made, timeout)
+        self.session = Session(plan, made, rank=self.rank, timeout=timeout, rollcall=self.control.rollcall)
+        self.control.step = lambda: self.session.runner.step
+        self.exchange = Exchange(
+            parameters,
+            plan,
+            self.session,
+            self.buffers,
+            self.control,
+            accumulation=accumulation,
+            before=before,
+            frozen={name: p for name, p in model.named_parameters() if p in members and name not in parameters},
+        )
+
+    def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
+        """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
+
+        Args:
+            job: its tensors in the order of first use, the same on all ranks.
+            config: policy, partition, credit.
+            order: of the blocks.
+        """
+        self.job, self.config = job, config
+        plan = self._plan(order)
+        self._prepare(plan)
+        self.exchange.use(plan)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the config in force, and what it is for."""
+        return {"config": self.config.to_json(), "parameters": self.fingerprint, "workers": self.size}
+
+    def resume(self, kept: Mapping[str, Any]) -> None:
+        """Use the config of a checkpoint, if it is of the same job. Collective."""
+        mine = self.to_json()
+        other = [key for key in ("parameters", "workers") if kept.get(key) != mine[key]]
+        if other:
+            log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
+            return
+        self.replan(self.job, Config.from_json(kept["config"]), None)
+
+    def _plan(self, order: Sequence[int] | None) -> Plan:
+        """The plan of the config in force, the same on all ranks. Collective."""
+        plan = agreed_plan(self.job, self.config, order)
+        if self.order == LEADER:
+            plan = plan.with_sequence(None)
+        self.control.agree("a plan", plan.digest)
+        if self.order == LEADER and self.rank:
+            return dataclasses.replace(plan, credit_bytes=None)  # the leader's window counts
+        return plan
+
+    def _prepare(self, plan: Plan) -> None:
+        """Connect what moves halves of all-reduces, where a plan has any. Collective."""
+        if plan.tiling.gathers is not None and isinstance(self._engine, AllReduce) and self._engine.halves is None:
+            ranks, name = range(self.size), f"{self.name}/halves"
+            made = connect(name, rank=self.rank, workers=ranks, servers=ranks, timeout=self._timeout)
+            self._engine.halves = Halves(self.buffers, rank=self.rank, size=self.size, connections=made)
+
+    def close(self) -> None:
+        """Let go of hooks, threads and sockets."""
+        self.exchange.remove()
+        self.control.close(idle=self.session.close())
+
+    def _compare(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Make sure that all ranks train the same model."""
+        shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
+        self.fingerprint = hashlib.sha256(shapes.encode()).hexdigest()[:16]
+        self.control.agree("a model", f"{len(parameters)} parameters: {shapes}")
+
+
+def travelling(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
+    """The model's parameters that the optimizer trains, once each, under their first names.
+
+    Raises:
+        InputError: there are none, or the optimizer trains parameters that are not the model's.
+    """
+    trained = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    found = {name: p for name, p in model.named_parameters() if p in trained}
+    if not found:
+        raise InputError(f"the optimizer trains no parameter of '{type(model).__name__}'")
+    foreign = len(trained) - len(found)
+    if foreign:
+        raise InputError(f"the optimizer trains {foreign} parameters that are not of '{type(model).__name__}'")
+    elsewhere = next((name for name, p in found.items() if p.device.type != "cpu"), None)
+    if elsewhere is not None:
+        raise InputError(
+            f"parameter '{elsewhere}' is on {found[elsewhere].device}: this version moves gradients in CPU memory"
+        )
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            raise InputError(f"'{name}' makes sparse gradients, which cannot be cut into blocks; say sparse=False")
+    return found
+
+
+@torch.no_grad()
+def broadcast_state(model: nn.Module, group: dist.ProcessGroup | None, *, buffers_only: bool = False) -> None:
+    """Send rank 0's parameters and buffers to all others. Collective."""
+    source = dist.get_global_rank(group, 0) if group is not None else 0
+    tensors = [*([] if buffers_only else model.parameters()), *model.buffers()]
+    for tensor in tensors:
+        if tensor.numel():
+            dist.broadcast(tensor.detach(), source, group=group)
+
+
+def _all_reduce(training: Training, timeout: timedelta) -> Engine:
+    backend = own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
+    return AllReduce(training.buffers, backend)
+
+
+def _servers(training: Training, timeout: timedelta) -> Engine:
+    rank, workers, servers = training.ranks[training.rank], training.ranks, training.servers
+    return ParameterServer(
+        training.buffers,
+        rank=rank,
+        workers=workers,
+        servers=servers,
+        connect=lambda: connect(training.name, rank=rank, workers=workers, servers=servers, timeout=timeout),
+    )
+
+
+def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
+    ranks, name = range(training.size), f"{training.name}/order"
+    made = connect(name, rank=training.rank, workers=ranks, servers=[0], timeout=timeout)
+    return Led(engine, list(made.values()), leads=training.rank == 0)
+
+
+ENGINES: dict[str, Callable[[Training, timedelta], Engine]] = {"allreduce": _all_reduce, "ps": _servers}

@@ -1,0 +1,254 @@
+"""A simulator of the running job, calibrated on its own statistics, that tries the candidates instead of the job."""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+
+from autobyte.config import Config, Space
+from autobyte.job import Floats, Model
+from autobyte.trace import Measurement
+from autobyte.tuners.base import Tuner
+from autobyte.tuners.trigger import OURS, Backoff, Misses
+from autobyte.tuners.twin_calibration import Calibration, JobState, Load, Window, place
+from autobyte.tuners.twin_process import Process
+
+log = logging.getLogger(__name__)
+
+STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
+BLIND = Process(common=3.0, regime=0.3, block=0.3, flight=0.3)  # of log(measured), where nothing can be simulated
+NOISE = 0.004  # of a step time at least: the simulator's own roughness
+BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
+CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
+EARLY = (1.0, 1.0, 1.0)
+LASTS = 3  # a regime that has lasted n windows is expected to last n / 3 more: so long may a trial pay off
+
+
+class Predictor(Protocol):
+    """Simulates steps of the running job; `autobyte.prediction` is the one."""
+
+    def load(self, config: Config, *, workers: int, servers: int) -> Load:
+        """What a step puts on the links."""
+        ...
+
+    def step_s(self, state: JobState, configs: Sequence[Config], stretch: Floats) -> Floats:
+        """Time of a steady step under each config (s), shape [configs]; bytes take `stretch` times as long."""
+        ...
+
+
+class Twin(Tuner):
+    """Calibrate, simulate the candidates, choose; in every window anew, alive for the whole run.
+
+    The simulation is the plain model of the job. What it lacks shows as a difference between simulated and measured
+    steps, and between the pace of links under one config and another: both are Gaussian processes over the configs,
+    so that the twin knows where it is wrong, and how sure it is of that. It chooses by the step time it expects, and
+    by what a trial could find; with more bytes in flight than it has seen yet, it expects the worse. Where its
+    simulation keeps missing, the process widens, and it measures more; without statistics it does nothing else.
+
+    Args:
+        space, model, seed, budget: as for every tuner.
+        predictor: simulates; None measures only.
+        exhaustive: simulate every candidate, not only those that can win.
+    """
+
+    needs = ("predictor",)
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        model: Model,
+        seed: int = 0,
+        budget: int | None = None,
+        predictor: Predictor | None = None,
+        exhaustive: bool = False,
+    ) -> None:
+        self._model = model
+        self._predictor = predictor
+        self._exhaustive = exhaustive
+        self._candidates = _candidates(space)
+        self._coarse = np.array([_is_coarse(config) for config in self._candidates])
+        self._rows = [(config.partition_bytes, *config.knobs.values()) for config in self._candidates]
+        self._calibration = Calibration(self._load)
+        self._loads: dict[tuple[int, tuple[float, ...], int, int], Load] = {}
+        self._simulated: dict[int, tuple[float, float]] = {}  # of a remembered window, under an overhead
+        self._unseen: list[tuple[Config, float, float]] = []  # windows without statistics
+        self._misses = Misses()
+        self._pace = Backoff()
+        self._running: Config | None = None
+        self._expected: dict[Config, float] = {}
+        self._news = True
+
+    def tell(self, measurement: Measurement) -> None:
+        """Calibrate on it, and see by how much it was expected otherwise."""
+        self._news |= measurement.config != self._running
+        self._running = measurement.config
+        if measurement.config in self._expected:
+            predicted_s = self._expected[measurement.config]
+            self._misses.note(predicted_s=predicted_s, observed_s=measurement.mean_s)
+        if self._predictor is not None and self._complete(measurement):
+            self._news |= self._calibration.note(measurement)
+        else:
+            if self._predictor is not None and not self._unseen:
+                log.warning("the twin has no statistics to calibrate on, and measures instead")
+            self._unseen.append((measurement.config, measurement.mean_s, measurement.error))
+            del self._unseen[:-64]
+
+    def ask(self) -> Config | None:
+        """The config in force, unless another is worth it."""
+        if self._running is None or not self._pace.due(changed=self._news):
+            return self._running
+        self._news = False
+        mean, deviation = self._believed()
+        likely = np.isfinite(mean)
+        best = float(mean.min())
+        gap = np.where(likely, mean, best) - best
+        lasted = self._lasted
+        ahead = EARLY[lasted - 1] if lasted <= len(EARLY) else lasted / LASTS
+        value = np.where(likely, ahead * _improvement(gap, deviation) - gap, -np.inf)
+        chosen = int(value.argmax())
+        self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
+        if self._running not in self._expected:
+            return self._candidates[chosen]
+        here = self._candidates.index(self._running)
+        gain = float(value[chosen] - value[here])
+        return self._candidates[chosen] if gain >= math.log1p(OURS.floor) else self._running
+
+    @property
+    def _lasted(self) -> int:
+        return self._calibration.lasted if self._calibration.windows else LASTS * len(self._unseen)
+
+    def _believed(self) -> tuple[Floats, Floats]:
+        """Logarithm of the step time under each candidate, infinite for who cannot win; its standard deviation."""
+        if not self._calibration.windows:
+            return self._measured()
+        calibration = self._calibration
+        state, rows = calibration.now(), calibration.rows(self._candidates)
+        stretch, variance = calibration.stretch(rows)
+        wire_s = self._wire_s(state, stretch)
+        simulated_s = self._simulate(state, np.exp(stretch), np.maximum(wire_s, _compute_s(state)))
+        residual, doubt = self._residual(rows)
+        likely = np.isfinite(simulated_s)
+        exposed = np.where(likely, np.minimum(wire_s / np.where(likely, simulated_s, 1.0), 1.0), 0.0)
+        pace = exposed * np.sqrt(np.minimum(variance, 0.3**2))
+        mean = np.where(likely, np.log(np.where(likely, simulated_s, 1.0)) + residual, np.inf)
+        seen = max(window.row[3] for window in calibration.windows if window.row[0] == calibration.regime)
+        mean += np.clip(rows[:, 3] - seen - 0.3, 0.0, 1.0) * pace  # more in flight than ever: expect the worse
+        return mean, np.sqrt(pace**2 + np.minimum(doubt, self._steps().local ** 2))
+
+    def _wire_s(self, state: JobState, stretch: Floats) -> Floats:
+        """Time that the busiest link needs in a step under each candidate (s): none is faster."""
+        loads = [self._load(config, state.workers, state.servers) for config in self._candidates]
+        blocks_s = np.array([load.blocks * load.block_s for load in loads]) * state.overhead
+        bytes_s = float((loads[0].nbytes / np.minimum(state.up_bytes_per_s, state.down_bytes_per_s)).max())
+        return blocks_s + bytes_s * np.exp(stretch)
+
+    def _simulate(self, state: JobState, stretch: Floats, least_s: Floats) -> Floats:
+        """Step times (s), the most promising first, until no other can win; infinite for the rest.
+
+        Windows of 1, 2, 4, 8 and 16 partitions first: only where one of them is close to the best are others tried.
+        """
+        assert self._predictor is not None
+        seconds = np.full(len(least_s), np.inf)
+        order = np.argsort(least_s, kind="stable")
+        if self._exhaustive:
+            return self._predictor.step_s(state, self._candidates, stretch)
+        close = self._coarse
+        for _ in range(2):
+            rest = order[close[order] & np.isinf(seconds[order])]
+            for first in range(0, len(rest), BATCH):
+                batch = rest[first : first + BATCH]
+                if least_s[batch[0]] > MARGIN * seconds.min():
+                    break
+                configs = [self._candidates[index] for index in batch]
+                seconds[batch] = self._predictor.step_s(state, configs, stretch[batch])
+            near = {self._rows[index] for index in np.flatnonzero(seconds <= CLOSE * seconds.min())}
+            close = np.array([row in near for row in self._rows])
+        return seconds
+
+    def _residual(self, rows: Floats) -> tuple[Floats, Floats]:
+        """What to add to the logarithm of simulated times, and its variance; shape [rows]."""
+        windows = self._calibration.windows
+        values = [math.log(max(window.step_s, 1e-12) / self._simulated_s(window)) for window in windows]
+        noise = np.array([max(window.error, NOISE) for window in windows])
+        return self._steps().posterior(np.array([window.row for window in windows]), np.array(values), noise, at=rows)
+
+    def _steps(self) -> Process:
+        """How wrong the simulation may be from config to config: as wrong as it has been, if that was worse."""
+        wider = max(1.0, self._misses.error / STEPS.local)
+        return replace(STEPS, block=STEPS.block * wider, flight=STEPS.flight * wider)
+
+    def _simulated_s(self, window: Window) -> float:
+        """What the simulation says of a window that was measured (s)."""
+        assert self._predictor is not None
+        overhead = self._calibration.overhead
+        known = self._simulated.get(id(window))
+        if known is None or abs(known[0] / overhead - 1) > 0.01:
+            state = self._calibration.of(window)
+            known = overhead, float(self._predictor.step_s(state, [window.config], np.ones(1))[0])
+            kept = {id(other) for other in self._calibration.windows}
+            self._simulated = {key: value for key, value in self._simulated.items() if key in kept}
+            self._simulated[id(window)] = known
+        return max(known[1], 1e-12)
+
+    def _measured(self) -> tuple[Floats, Floats]:
+        """The same without a simulation: what was measured, and how far that reaches."""
+        total = sum(tensor.numel * 4 for tensor in self._model.tensors)
+
+        def row(config: Config) -> list[float]:
+            return [0.0, 0.0, *place(config, Load(1, min(config.partition_bytes, total), total, np.zeros(1), 0.0))]
+
+        known = np.array([row(config) for config, _, _ in self._unseen])
+        values = np.log([max(seconds, 1e-12) for _, seconds, _ in self._unseen])
+        noise = np.array([max(error, NOISE) for _, _, error in self._unseen])
+        at = np.array([row(config) for config in self._candidates])
+        mean, variance = BLIND.posterior(known, values - values[0], noise, at=at)
+        return mean + values[0], np.sqrt(np.minimum(variance, BLIND.local**2))
+
+    def _load(self, config: Config, workers: int, servers: int) -> Load:
+        assert self._predictor is not None
+        key = (config.partition_bytes, tuple(config.knobs.values()), workers, servers)
+        if key not in self._loads:
+            self._loads[key] = self._predictor.load(config, workers=workers, servers=servers)
+        return self._loads[key]
+
+    def _complete(self, measurement: Measurement) -> bool:
+        """Whether a window has statistics that can be."""
+        stats = measurement.stats
+        if stats is None:
+            return False
+        times = np.stack([stats.forward_s, stats.backward_s])
+        rates = np.stack([stats.up_bytes_per_s, stats.down_bytes_per_s])
+        shapes = times.shape == (2, len(stats.forward_s), len(self._model.layers)) and rates.shape == times.shape[:2]
+        return bool(shapes and np.isfinite(times).all() and (times >= 0).all() and times.sum() > 0
+                    and np.isfinite(rates).all() and (rates > 0).all())  # fmt: skip
+
+
+def _candidates(space: Space) -> list[Config]:
+    """The default, and the grid; of the policy's own knobs both ends."""
+    ends = [dict(zip(space.knobs, values, strict=True)) for values in product(*space.knobs.values())]
+    grid = [replace(config, knobs={**config.knobs, **values}) for config in space.grid() for values in ends]
+    return list(dict.fromkeys([space.default, *(config for config in grid if config in space)]))
+
+
+def _is_coarse(config: Config) -> bool:
+    """Whether a window is a power of two of partitions, or no whole number of them."""
+    ratio = config.credit_bytes / config.partition_bytes
+    return math.log2(ratio).is_integer() or not ratio.is_integer()
+
+
+def _compute_s(state: JobState) -> float:
+    return float((state.forward_s + state.backward_s).sum(axis=1).max())
+
+
+def _improvement(gap: Floats, deviation: Floats) -> Floats:
+    """Expected improvement on the best, for candidates whose mean is worse by a gap."""
+    sure = deviation < 1e-9
+    u = -gap / np.where(sure, 1.0, deviation)
+    density = np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
+    below = 0.5 * (1 + np.vectorize(math.erf)(u / math.sqrt(2)))
+    return np.where(sure, 0.0, deviation * density - gap * below)

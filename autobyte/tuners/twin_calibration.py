@@ -1,0 +1,257 @@
+"""What windows tell of a job's links: rates, what a block costs, what config changes that, and when all is new."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autobyte.config import Config
+from autobyte.job import Floats
+from autobyte.trace import Measurement
+from autobyte.tuners.twin_process import Process
+
+KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
+OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
+OVERHEAD_SPREAD = 0.8  # of its logarithm, before anything is known
+LINKS = [  # of log(seconds per byte): links that mind the block, the window in flight, both or neither; all as likely
+    Process(regime=3.0, drift=0.03, block=block, flight=flight) for block in (0.02, 0.15) for flight in (0.02, 0.3)
+]
+LINK_NOISE = 0.01
+SAME_LINK = 0.12  # of log(seconds per byte), under the same config
+SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no straggler
+SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
+LEAST = 1e-3  # the part of a link's time that bytes take, at least
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step puts on the links.
+
+    Args:
+        blocks: how many.
+        block_bytes: size of the block that the mean byte travels in.
+        total_bytes: of gradient.
+        nbytes: that cross each host's link in either direction, shape [workers].
+        block_s: what a block nominally costs there beyond its bytes (s).
+    """
+
+    blocks: int
+    block_bytes: float
+    total_bytes: int
+    nbytes: Floats
+    block_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class JobState:
+    """What was measured of a job's workers and links.
+
+    Args:
+        forward_s, backward_s: time per layer on every worker (s), shape [workers, layers].
+        up_bytes_per_s, down_bytes_per_s: of every host's link, without what blocks cost, shape [workers].
+        servers: how many there are; 0 is all-reduce.
+        overhead: what a block costs beyond its bytes, as a multiple of what is nominal.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    up_bytes_per_s: Floats
+    down_bytes_per_s: Floats
+    servers: int
+    overhead: float
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self.forward_s)
+
+
+@dataclass(eq=False)
+class Window:
+    """A window's statistics, and the load that it ran under."""
+
+    config: Config
+    row: Floats  # see `Process`
+    load: Load
+    state: JobState  # rates as measured, blocks and all
+    step_s: float
+    error: float  # of the mean, relative
+
+    @property
+    def compute_s(self) -> float:
+        """Of the slowest worker."""
+        return float((self.state.forward_s + self.state.backward_s).sum(axis=1).max())
+
+    @property
+    def busy_s(self) -> float:
+        """Time in a step in which the busiest link was busy."""
+        return float((self.load.nbytes / self.state.up_bytes_per_s).max())
+
+    def bytes_s(self, overhead: Floats | float) -> Floats:
+        """The part of it that bytes took, if blocks cost so much."""
+        blocks_s = self.load.blocks * self.load.block_s * np.asarray(overhead)
+        return np.maximum(self.busy_s - blocks_s, LEAST * self.busy_s)
+
+    def pace(self, overhead: Floats | float) -> Floats:
+        """Logarithm of the seconds per byte, if blocks cost so much."""
+        pace: Floats = np.log(self.bytes_s(overhead) / self.load.nbytes.max())
+        return pace
+
+
+class Calibration:
+    """Rates of links, costs of blocks and regimes, from windows under whatever configs.
+
+    A link's time is blocks × their cost + bytes × seconds per byte. One window cannot tell the two apart: the cost is
+    nominal at first, and then weighed by how well it makes windows under different configs agree. What still differs
+    between configs (large windows that overflow buffers, small blocks that waste headers) is a smooth function of
+    block and window size, learned over all regimes; what does not fit even so is a new regime, or an old one again.
+
+    Args:
+        load: of a config, for so many workers and servers.
+    """
+
+    def __init__(self, load: Callable[[Config, int, int], Load]) -> None:
+        self._load = load
+        self.windows: list[Window] = []
+        self.overhead = 1.0
+        self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
+        self._number = 0
+        self._regimes = 1
+        self._since: dict[float, int] = {}
+
+    def note(self, measurement: Measurement) -> bool:
+        """Take in a window that has statistics; whether something has changed but the config."""
+        stats = measurement.stats
+        assert stats is not None
+        load = self._load(measurement.config, len(stats.forward_s), stats.servers)
+        rates = stats.up_bytes_per_s, stats.down_bytes_per_s
+        state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
+        row = np.array([0.0, self._number, *place(measurement.config, load)])
+        window = Window(measurement.config, row, load, state, measurement.mean_s, measurement.error)
+        before = self.regime
+        window.row[0] = self._regime_of(window)
+        if window.row[0] != before or not self.windows:
+            self._since[float(window.row[0])] = self._number
+        self._number += 1
+        self._remember(window)
+        self._fit()
+        return bool(self.windows[-1].row[0] != before)
+
+    @property
+    def lasted(self) -> int:
+        """Windows since the current regime was first seen."""
+        return self._number - self._since.get(self.regime, 0)
+
+    @property
+    def regime(self) -> float:
+        """The one that the latest window belongs to."""
+        return float(self.windows[-1].row[0]) if self.windows else 0.0
+
+    def now(self) -> JobState:
+        """Workers as in the latest windows of the regime, links as in the latest, cost of blocks apart."""
+        latest = [window for window in self.windows if window.row[0] == self.regime][-4:]
+        forward_s = np.mean([window.state.forward_s for window in latest], axis=0)
+        backward_s = np.mean([window.state.backward_s for window in latest], axis=0)
+        return self.of(self.windows[-1], forward_s=forward_s, backward_s=backward_s)
+
+    def of(self, window: Window, *, forward_s: Floats | None = None, backward_s: Floats | None = None) -> JobState:
+        """What a window showed, cost of blocks apart. Blocks keep uplinks and rings busy, but no downlinks."""
+        state = window.state
+        busy_s = window.load.nbytes / state.up_bytes_per_s
+        blocks_s = window.load.blocks * window.load.block_s * self.overhead
+        up = window.load.nbytes / np.maximum(busy_s - blocks_s, LEAST * busy_s)
+        return JobState(
+            state.forward_s if forward_s is None else forward_s,
+            state.backward_s if backward_s is None else backward_s,
+            up,
+            state.down_bytes_per_s if state.servers else up,
+            state.servers,
+            self.overhead,
+        )
+
+    def rows(self, configs: Sequence[Config]) -> Floats:
+        """Rows of configs as they would be in the next window, shape [configs, 4]."""
+        state = self.windows[-1].state
+        loads = [self._load(config, state.workers, state.servers) for config in configs]
+        head = [self.regime, float(self._number)]
+        return np.array([[*head, *place(config, load)] for config, load in zip(configs, loads, strict=True)])
+
+    def stretch(self, rows: Floats) -> tuple[Floats, Floats]:
+        """Logarithm of how much longer bytes take than in the latest window, and its variance; shape [rows]."""
+        mean, variance = self._paces(rows)
+        return mean - float(self.windows[-1].pace(self.overhead)), variance
+
+    def _paces(self, rows: Floats) -> tuple[Floats, Floats]:
+        values = np.array([float(window.pace(self.overhead)) for window in self.windows])
+        known, noise = np.array([window.row for window in self.windows]), np.full(len(values), LINK_NOISE)
+        told = [process.posterior(known, values - values[-1], noise, at=rows) for process in LINKS]
+        means, variances = np.array([mean for mean, _ in told]), np.array([variance for _, variance in told])
+        mean = self._links @ means
+        return mean + values[-1], self._links @ (variances + (means - mean) ** 2)
+
+    def _fit(self) -> None:
+        """Weigh the costs that a block may have, and how much configs may matter, by how well windows then agree."""
+        rows = np.array([window.row for window in self.windows])
+        parts = np.array([window.bytes_s(OVERHEADS) / window.busy_s for window in self.windows]).T  # of link time
+        paces = np.array([window.pace(OVERHEADS) for window in self.windows]).T
+        paces -= float(np.log(self.windows[-1].busy_s / self.windows[-1].load.nbytes.max()))
+        weights = np.empty((len(LINKS), len(OVERHEADS)))
+        for index, process in enumerate(LINKS):
+            covariance = process.covariance(rows, rows) + LINK_NOISE**2 * np.eye(len(rows))
+            misfit = (paces * np.linalg.solve(covariance, paces.T).T).sum(axis=1)
+            weights[index] = -0.5 * (misfit + np.linalg.slogdet(covariance)[1])
+        weights -= 0.5 * (np.log(OVERHEADS) / OVERHEAD_SPREAD) ** 2
+        possible = (parts > LEAST).all(axis=1)
+        weights[:, ~possible & possible.any()] = -np.inf
+        share = np.exp(weights - weights.max())
+        share /= share.sum()
+        self.overhead = float(np.exp(share.sum(axis=0) @ np.log(OVERHEADS)))
+        self._links = share.sum(axis=1)
+
+    def _regime_of(self, window: Window) -> float:
+        """The regime that explains a window, the current one first; a new one where none does."""
+        if not self.windows:
+            return 0.0
+        current = self.regime
+        pace = float(window.pace(self.overhead))
+        known = sorted(
+            {float(other.row[0]) for other in self.windows}, key=lambda regime: (regime != current, -regime)
+        )
+        for regime in known:
+            others = [other for other in self.windows if other.row[0] == regime]
+            if not self._alike(window, others):
+                continue
+            row = window.row.copy()
+            row[0] = regime
+            mean, variance = self._paces(row[None])
+            beyond = pace - float(mean[0])
+            if abs(beyond) < SURPRISE * (math.sqrt(float(variance[0])) + 0.03):
+                return regime
+            larger = window.config != self.windows[-1].config and row[3] >= self.windows[-1].row[3]
+            if regime == current and beyond > 0 and larger:
+                return regime  # slower with more bytes in flight: that may well be the config
+        self._regimes += 1
+        return float(self._regimes - 1)
+
+    def _alike(self, window: Window, others: list[Window]) -> bool:
+        """Whether workers are the same as in other windows, and links too where the config was the same."""
+        if others[-1].state.workers != window.state.workers or others[-1].state.servers != window.state.servers:
+            return False
+        before_s = float(np.mean([other.compute_s for other in others[-3:]]))
+        if abs(math.log(max(window.compute_s, 1e-12) / max(before_s, 1e-12))) > SAME_COMPUTE:
+            return False
+        same = [float(other.pace(self.overhead)) for other in others if other.config == window.config]
+        return not same or abs(same[-1] - float(window.pace(self.overhead))) <= SAME_LINK
+
+    def _remember(self, window: Window) -> None:
+        """Keep it, and of windows like it the latest: a long rest must not drive out what a search has found."""
+        like = [w for w in self.windows if w.config == window.config and w.row[0] == window.row[0]]
+        drop = like[: max(0, len(like) - ALIKE + 1)]
+        self.windows = [*[other for other in self.windows if other not in drop][-KEEP + 1 :], window]
+
+
+def place(config: Config, load: Load) -> list[float]:
+    """Where a config lies: log2 of the block that carries the mean byte, and of the window of bytes in flight."""
+    window = min(config.credit_bytes, max(load.total_bytes, 1))
+    return [math.log2(max(load.block_bytes, 1.0)), math.log2(window)]

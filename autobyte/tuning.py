@@ -1,0 +1,229 @@
+"""The loop: measure a window, tell, ask, switch; and what the search costs."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from autobyte.best import best_config, changed
+from autobyte.config import Config, Space
+from autobyte.consultation import Consultation
+from autobyte.errors import InputError
+from autobyte.job import Job
+from autobyte.trace import Measurement
+from autobyte.tuners import TUNERS, Tuner
+
+WINDOW = 10  # iterations per window (AutoByte, sec. III-A)
+WARMUP = 2  # of them still under the influence of the config before
+TOLERANCE = 0.03  # the regret that counts as found
+PATIENCE_S = 1.0  # what a training job waits for a tuner
+KEEP = 256  # windows and decisions that are remembered: a job may train for weeks
+
+
+class Trainer(Protocol):
+    """Something that trains, in virtual time or in real time."""
+
+    def measure(self, config: Config, *, iterations: int, warmup: int) -> Measurement:
+        """Train for a window under a config."""
+        ...
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One turn of the loop: what a window showed, and the config that is in force after it."""
+
+    measurement: Measurement
+    config: Config
+    cpu_s: float  # of the tuner's own thread, measured
+    failure: str = ""  # what the tuner failed with, in this turn
+
+
+class Tuning:
+    """Decides what runs next. A tuner can slow nothing down for good: the best so far is always at hand.
+
+    Trial 0 is the space's default. What a window showed is told to the tuner, which is asked for the next config; if
+    it has none, fails, or does not answer in time, the best so far runs. The last decision of a budget is the best so
+    far, or what the tuner asks for where that is as good as the noise can tell.
+
+    Args:
+        tuner: chooses.
+        space: where, and what trial 0 is.
+        budget: how many windows there will be; None if no end is known.
+        patience_s: how long a decision waits for the tuner (s).
+
+    Raises:
+        InputError: a budget below 1.
+    """
+
+    def __init__(
+        self, tuner: Tuner, space: Space, *, budget: int | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
+        if budget is not None and budget < 1:
+            raise InputError(f"budget must be at least 1, got {budget}")
+        self._consultation: Consultation | None = Consultation(tuner, space, patience_s=patience_s)
+        self._budget = budget
+        self._space = space
+        self._windows: deque[Measurement] = deque(maxlen=KEEP)
+        self._count = 0
+        self.config = space.default
+        self.decisions: deque[Decision] = deque(maxlen=KEEP)
+
+    @property
+    def best(self) -> Config:
+        """What did best in the latest windows; the default, unless another is better by more than noise."""
+        return best_config(self._windows, self._space.default)
+
+    def observe(self, measurement: Measurement) -> Config:
+        """Take in a window, and say what runs in the next."""
+        before = next((w for w in reversed(self._windows) if w.config == measurement.config), None)
+        if before is not None and changed(before, measurement):
+            self._windows.clear()  # what was best on another job says nothing
+        self._windows.append(measurement)
+        self._count += 1
+        asked, cpu_s, failure = self._consult(measurement)
+        if asked is None:
+            self.config = self.best
+        elif self._count == self._budget:
+            self.config = best_config(self._windows, self._space.default, favourite=asked)
+        else:
+            self.config = asked
+        self.decisions.append(Decision(measurement, self.config, cpu_s, failure))
+        return self.config
+
+    def close(self) -> None:
+        """Consult the tuner no more, and let go of it."""
+        if self._consultation is not None:
+            self._consultation.close()
+            self._consultation = None
+
+    def _consult(self, measurement: Measurement) -> tuple[Config | None, float, str]:
+        """Tell and ask; a tuner that fails is not consulted again.
+
+        Returns:
+            what it asks for, the CPU time of its thread (s), and what it failed with.
+        """
+        if self._consultation is None:
+            return None, 0.0, ""
+        answer = self._consultation.consult(self._count, measurement)
+        if answer is None:
+            return None, 0.0, ""
+        if answer.failure:
+            self.close()
+        return answer.asked, answer.cpu_s, answer.failure
+
+
+def make_tuner(
+    name: str, space: Space, *, job: Job, seed: int = 0, budget: int | None = None, storage: str | None = None
+) -> Tuner:
+    """Make a tuner by name, and give it what it needs.
+
+    Args:
+        name: registered.
+        space: where it searches.
+        job: what is tuned, as far as its owner knows it: nothing of its cluster reaches the tuner.
+        seed: of the tuner.
+        budget: windows there will be; None if no end is known.
+        storage: a URL, for tuners that keep what they find.
+
+    Raises:
+        InputError: no such tuner, or it cannot be made.
+    """
+    made = TUNERS[name]
+    given: dict[str, Any] = {}
+    if "predictor" in made.needs:
+        from autobyte.prediction import Simulated  # noqa: PLC0415, compiles: only for those who need it
+
+        given["predictor"] = Simulated(job)
+    if "storage" in made.needs:
+        given["storage"] = storage
+    try:
+        return made(space, model=job.model, seed=seed, budget=budget, **given)
+    except Exception as error:
+        raise InputError(f"tuner '{name}' cannot be made: {type(error).__name__}: {error}") from error
+
+
+def tune(
+    tuner: Tuner,
+    trainer: Trainer,
+    space: Space,
+    *,
+    budget: int,
+    progress: Callable[[Decision], None] = lambda decision: None,
+    patience_s: float = 60.0,
+) -> list[Decision]:
+    """Train for `budget` windows, tuning meanwhile.
+
+    In virtual time nobody waits, so a decision has patience: the same seed gives the same run on a busy machine.
+
+    Returns:
+        one decision per window; the last one's config is the one to keep.
+    """
+    tuning = Tuning(tuner, space, budget=budget, patience_s=patience_s)
+    decisions = []
+    try:
+        for _ in range(budget):
+            measurement = trainer.measure(tuning.config, iterations=WINDOW, warmup=WARMUP)
+            tuning.observe(measurement)
+            decisions.append(tuning.decisions[-1])
+            progress(decisions[-1])
+    finally:
+        tuning.close()
+    return decisions
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search came to, judged by someone who knows the truth.
+
+    Args:
+        regret: of the config in force after each decision, 1 − V / V(best), shape [decisions].
+        iterations: until the regret stays at or below 3 %; as many as the budget has where it never does.
+        cost_s: Σ (step − best step) over all iterations (s).
+        switches: changes of config.
+    """
+
+    regret: tuple[float, ...]
+    iterations: int
+    cost_s: float
+    switches: int
+
+
+def judge(
+    decisions: list[Decision],
+    *,
+    true_step_s: Callable[[Config, int], float],
+    best_step_s: Callable[[int], float],
+    tolerance: float = TOLERANCE,
+) -> Search:
+    """Work out regret, iterations and search cost.
+
+    Args:
+        decisions: of one run.
+        true_step_s: noise-free step time of a config at an iteration (s).
+        best_step_s: of the best config at an iteration, by the grid and everything asked (s).
+        tolerance: the regret that counts as found.
+    """
+
+    def regret_of(config: Config, iteration: int) -> float:
+        return max(0.0, 1.0 - best_step_s(iteration) / true_step_s(config, iteration))
+
+    windows = [decision.measurement for decision in decisions]
+    ends = np.cumsum([len(window.step_s) for window in windows]).tolist()
+    last = ends[-1] - 1  # the world after the last window is not judged: nothing ran in it
+    regret = [regret_of(decision.config, min(end, last)) for decision, end in zip(decisions, ends, strict=True)]
+    late = [
+        end
+        for value, end in zip([regret_of(windows[0].config, 0), *regret], [*ends, ends[-1]], strict=True)
+        if value > tolerance
+    ]
+    cost_s = sum(s - best_step_s(window.iteration + k) for window in windows for k, s in enumerate(window.step_s))
+    ran = [window.config for window in windows] + [decisions[-1].config]
+    return Search(
+        regret=tuple(regret),
+        iterations=late[-1] if late else 0,
+        cost_s=cost_s,
+        switches=sum(before != after for before, after in pairwise(ran)),
+    )

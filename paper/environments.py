@@ -1,0 +1,106 @@
+"""What figures 8 and 9 share: three models at five bandwidths on one architecture, every method on each."""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import jobs
+import numpy as np
+import runs
+import sheet
+import style
+
+from autobyte.bound import bound_s
+from autobyte.config import BYTESCHEDULER_DEFAULT, Config, Space
+from autobyte.scheduler.policies import POLICIES
+from autobyte.simulator.landscape import survey
+from autobyte.simulator.steady import reference_s
+
+MODELS = ("resnet50", "vgg16", "alexnet")
+GBITS = (0.5, 1, 5, 10, 25)
+SEEDS = 3
+FUSED = Space(default=Config(4_000_000, 16_000_000, knobs={"fusion": 1.0}))
+TUNERS = ("released", "bayesian", "twin", "metanet-published", "metanet")  # figure 10 has the others
+SHOWN = ("ddp", "released", "constant", "bayesian", "metanet", "oracle", "oracle-fused")  # of all that the CSV holds
+
+
+def measure(architecture: str, options: Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Run everything.
+
+    Returns:
+        rows of speeds, and rows of measured times.
+    """
+    models, gbits, seeds = (MODELS[1:2], GBITS[3:4], 1) if options.quick else (MODELS, GBITS, SEEDS)
+    constant = jobs.constant(architecture, few=options.quick)
+    places = [(model, gbit) for model in models for gbit in gbits]
+    rows = [row for model, gbit in places for row in _references(model, gbit, architecture, constant)]
+    cells = [
+        (model, gbit, architecture, tuner, options.seed + seed)
+        for model, gbit in places
+        for tuner in runs.installed(TUNERS)
+        for seed in range(seeds)
+    ]
+    trials = runs.spread(_trial, cells)
+    return rows + [row for row, _ in trials], [row for _, row in trials]
+
+
+def _references(model: str, gbit: float, architecture: str, constant: Config) -> list[dict[str, Any]]:
+    """What does not depend on a seed."""
+    job = jobs.job(model, gbit, architecture)
+    configs = {name: POLICIES[name]().space(job).default for name in ("fifo", "wfbp", "p3")}
+    configs |= {"default": BYTESCHEDULER_DEFAULT, "constant": constant}
+    configs |= {"oracle": survey(job, Space().grid()).best, "oracle-fused": survey(job, FUSED.grid()).best}
+    here = {"model": model, "gbit": gbit}
+    rows = [
+        here | {"method": name, "seed": "", "pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
+        for name, config in configs.items()
+    ]
+    for name, seconds in (("ddp", reference_s(job)), ("bound", bound_s(job))):
+        rows.append(here | {"method": name, "seed": "", "pair": "", "samples_per_s": job.samples / seconds})
+    return rows
+
+
+def _trial(cell: tuple[str, float, str, str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One run of a tuner: the noise-free speed of what it leaves in force, and its own time."""
+    model, gbit, architecture, tuner, seed = cell
+    job = jobs.job(model, gbit, architecture)
+    decisions = runs.run(job, tuner, seed)
+    config = decisions[-1].config
+    here = {"model": model, "gbit": gbit, "method": tuner, "seed": seed}
+    cpu_ms = 1e3 * float(np.mean([decision.cpu_s for decision in decisions]))
+    row = here | {"pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
+    return row, here | {"cpu_ms_per_decision": cpu_ms}
+
+
+def draw(name: str, folder: Path) -> None:
+    """Draw speeds as multiples of the baseline; medians over seeds, bars from the least to the most."""
+    rows = sheet.read(name, folder)
+    models = list(dict.fromkeys(sheet.column(rows, "model")))
+    figure, axes = style.new(0.4 + 1.35 * len(models), rows=len(models), sharex=True, squeeze=False)
+    for panel, letter, model in zip(axes[:, 0], "abc", models, strict=False):
+        ends = {}
+        for method in (m for m in SHOWN if sheet.where(rows, model=model, method=m)):
+            median, low, high = _over_baseline(sheet.where(rows, model=model), method)
+            x = range(len(median))
+            look = style.look(method)
+            panel.errorbar(x, median, [median - low, high - median], marker="o", elinewidth=0.7, **look)
+            ends[style.NAMES[method]] = (len(median) - 1, median[-1], style.colour(method))
+        panel.axhline(1, **style.look("fifo"), zorder=0)
+        panel.set_title(f"({letter}) {style.MODELS[model]}")
+        panel.set_ylabel("speed / baseline")
+        panel.grid(axis="y")
+        style.label_ends(panel, ends)
+    gbits = list(dict.fromkeys(sheet.column(rows, "gbit")))
+    axes[-1, 0].set_xticks(range(len(gbits)), [f"{gbit:g}" for gbit in gbits])
+    axes[-1, 0].set_xlabel("Gbit/s")
+    style.save(figure, name, folder / "figures")
+
+
+def _over_baseline(rows: list[dict[str, Any]], method: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Median, least and most over the seeds, at each bandwidth."""
+    baseline = {row["gbit"]: row["samples_per_s"] for row in sheet.where(rows, method="fifo")}
+    over = [
+        [row["samples_per_s"] / baseline[gbit] for row in sheet.where(rows, method=method, gbit=gbit)]
+        for gbit in baseline
+    ]
+    return np.array([np.median(o) for o in over]), np.array([min(o) for o in over]), np.array([max(o) for o in over])

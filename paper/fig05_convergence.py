@@ -1,0 +1,108 @@
+"""Figure 5: from two bad starts to the best pair, ResNet50, a prediction every 10 iterations.
+
+    python paper/fig05_convergence.py                             # 1 minute
+    python paper/fig05_convergence.py --start 2,2 --start 8,3
+
+Simulated. Writes data/fig05_convergence.csv (speeds), data/fig05_convergence.summary.csv (what each run came to, and
+predictions until it was within 3 % of the best) and figures/fig05_convergence.{pdf,png}.
+"""
+
+from itertools import pairwise
+
+import jobs
+import runs
+import sheet
+import style
+
+from autobyte.config import Space
+from autobyte.simulator.landscape import survey
+from autobyte.tuning import TOLERANCE, WINDOW
+
+NAME = "fig05_convergence"
+MODEL, GBIT = "resnet50", 20  # not said for this figure; the best pair in it is that of 20 Gbit/s in figure 3
+STARTS = ["2,2", "8,3"]
+WINDOWS = 10
+SEEDS = 5
+TUNERS = ("random", "bayesian", "descent", "twin", "metanet-published", "metanet")
+DRAWN = "metanet"
+
+parser = sheet.options(__doc__)
+parser.add_argument("--start", action="append", metavar="P,C", help="MB and multiple; replaces trial 0")
+options = parser.parse_args()
+
+
+def trial(cell):
+    """One run from one start: its speed every 5 iterations, and what it came to."""
+    architecture, start, tuner, seed = cell
+    job = jobs.job(MODEL, GBIT, architecture)
+    first = jobs.pair(*(float(number) for number in start.split(",")))
+    decisions = runs.run(job, tuner, seed, budget=WINDOWS, space=Space(default=first))
+    in_force = [decision.measurement.config for decision in decisions] + [decisions[-1].config]
+    grid = grids[architecture]
+    optimum = max(job.samples / grid.best_s, *(jobs.speed(job, config) for config in in_force))
+    regret = [1 - jobs.speed(job, config) / optimum for config in in_force]
+    here = {"architecture": architecture, "start": start, "tuner": tuner, "seed": seed}
+    rows = [
+        here | {"iteration": iteration, "pair": jobs.label(config), "samples_per_s": speed}
+        for iteration, config, speed in runs.speeds([d.measurement for d in decisions], job.samples)
+    ]
+    late = [index for index, value in enumerate(regret) if value > TOLERANCE]
+    staying, best = (runs.still(job, config, seed, windows=WINDOWS) for config in (first, grid.best))
+    summary = here | {
+        "predictions": late[-1] + 1 if late else 0,  # until it stays within 3 %; one more than all: never
+        "start_samples_per_s": jobs.speed(job, first),
+        "end_samples_per_s": jobs.speed(job, in_force[-1]),
+        "best_samples_per_s": optimum,
+        "end_pair": jobs.label(in_force[-1]),
+        "staying_with_noise": staying,
+        "best_with_noise": best,
+        "reconfigurations": sum(before != after for before, after in pairwise(in_force)),
+    }
+    return rows, summary
+
+
+if not options.redraw:
+    starts = options.start or STARTS
+    architectures = list(jobs.ARCHITECTURES)[: 1 if options.quick else None]
+    grids = {name: survey(jobs.job(MODEL, GBIT, name), Space().grid()) for name in architectures}
+    cells = [
+        (architecture, start, tuner, options.seed + seed)
+        for architecture in architectures
+        for start in starts
+        for tuner in runs.installed(TUNERS)
+        for seed in range(1 if options.quick else SEEDS)
+    ]
+    trials = runs.spread(trial, cells)
+    sheet.write((row for rows, _ in trials for row in rows), NAME, options.out)
+    sheet.write((row for _, row in trials), f"{NAME}.summary", options.out)
+
+rows, ends = sheet.read(NAME, options.out), sheet.read(f"{NAME}.summary", options.out)
+names = list(dict.fromkeys(sheet.column(rows, "architecture")))
+drawn = DRAWN if sheet.where(rows, tuner=DRAWN) else rows[-1]["tuner"]
+figure, axes = style.new(0.3 + 1.25 * len(names), rows=len(names), sharex=True, squeeze=False)
+for panel, letter, architecture in zip(axes[:, 0], "ab", names, strict=False):
+    labels = {}
+    here = sheet.where(rows, architecture=architecture, tuner=drawn)
+    finals = sheet.where(ends, architecture=architecture, tuner=drawn)
+    best = sheet.where(finals, seed=options.seed)[0]["best_with_noise"]
+    panel.axhline(best, color=style.INK, linewidth=0.8)
+    labels["optimum"] = (WINDOWS * WINDOW, best, style.INK)
+    for start, tint in zip(
+        dict.fromkeys(sheet.column(here, "start")), (style.RED, style.BLUE, style.TEAL), strict=False
+    ):
+        run = sheet.where(here, start=start, seed=options.seed)
+        edges = [*sheet.column(run, "iteration"), WINDOWS * WINDOW]
+        panel.stairs(sheet.column(run, "samples_per_s"), edges, baseline=None, color=tint, linewidth=1.3)
+        still = sheet.where(finals, start=start, seed=options.seed)[0]["staying_with_noise"]
+        panel.axhline(still, color=tint, linewidth=0.8, linestyle=(0, (1, 1)))
+        labels[f"from ⟨{start}⟩"] = (WINDOWS * WINDOW, run[-1]["samples_per_s"], tint)
+        labels[f"staying at ⟨{start}⟩"] = (WINDOWS * WINDOW, still, tint)
+        pairs = sheet.column(run, "pair")
+        changes = [edges[i] for i in range(1, len(pairs)) if pairs[i] != pairs[i - 1]]
+        panel.vlines(changes, 0.0, 0.08, transform=panel.get_xaxis_transform(), color=tint, linewidth=1.0)
+    panel.set_title(f"({letter}) {style.NAMES[drawn]}, ResNet50, {jobs.ARCHITECTURES[architecture]}")
+    panel.set_xlim(0, WINDOWS * WINDOW)
+    panel.set_ylabel("samples/s")
+    style.label_ends(panel, labels)
+axes[-1, 0].set_xlabel("iteration; ticks: reconfigurations")
+style.save(figure, NAME, options.out / "figures")

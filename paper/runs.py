@@ -1,0 +1,77 @@
+"""Runs of tuners in simulated worlds, on all cores; the same seed gives the same run."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from autobyte.config import BYTESCHEDULER_DEFAULT, Config, Space
+from autobyte.job import Job
+from autobyte.scenario import STEADY, Scenario
+from autobyte.simulator.effects import Effects
+from autobyte.simulator.world import World
+from autobyte.trace import Measurement
+from autobyte.tuners import TUNERS
+from autobyte.tuning import WINDOW, Decision, make_tuner, tune
+
+Cell = TypeVar("Cell")
+Result = TypeVar("Result")
+
+#: ByteScheduler's tuner tries 15 pairs and stops (bytecore.py); everyone has as many windows, and one for trial 0.
+BUDGET = 16
+#: Compute times vary by this from iteration to iteration: the median coefficient of variation of production jobs.
+EFFECTS = Effects(jitter=0.087)
+
+
+#: The released ByteScheduler: its tuner assigns the partition to a field that nobody reads, so only the credit moves.
+RELEASED, STUCK = "released", (BYTESCHEDULER_DEFAULT.partition_bytes, BYTESCHEDULER_DEFAULT.partition_bytes)
+
+
+def installed(names: Sequence[str]) -> list[str]:
+    """Those of the tuners that there are."""
+    return [name for name in names if _registered(name) in TUNERS.names()]
+
+
+def run(
+    job: Job,
+    tuner: str,
+    seed: int,
+    *,
+    budget: int = BUDGET,
+    space: Space | None = None,
+    scenario: Scenario = STEADY,
+) -> list[Decision]:
+    """Let one tuner train a job for `budget` windows of 10 iterations."""
+    space = space or Space(partition_bytes=STUCK) if tuner == RELEASED else space or Space()
+    world = World(job, scenario=scenario, effects=EFFECTS, seed=seed)
+    made = make_tuner(_registered(tuner), space, job=job, seed=seed, budget=budget)
+    return tune(made, world, space, budget=budget)
+
+
+def _registered(name: str) -> str:
+    return "bayesian-published" if name == RELEASED else name
+
+
+def speeds(windows: Sequence[Measurement], samples: int, *, every: int = 5) -> list[tuple[int, Config, float]]:
+    """Mean speed of every so many iterations: (first iteration, config, samples/s)."""
+    return [
+        (window.iteration + k, window.config, samples * every / sum(window.step_s[k : k + every]))
+        for window in windows
+        for k in range(0, len(window.step_s), every)
+    ]
+
+
+def still(job: Job, config: Config, seed: int, *, windows: int) -> float:
+    """Mean speed of a job whose config never changes (samples/s)."""
+    world = World(job, effects=EFFECTS, seed=seed)
+    return job.samples / float(np.mean(world.measure(config, iterations=windows * WINDOW).step_s))
+
+
+def spread(work: Callable[[Cell], Result], cells: Sequence[Cell]) -> list[Result]:
+    """Apply `work` to every cell, on as many processes as there are cores; the results are in the order of cells."""
+    context = multiprocessing.get_context("fork")  # a fresh interpreter would run the script that calls this again
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+        return list(pool.map(work, cells))

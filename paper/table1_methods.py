@@ -1,0 +1,116 @@
+"""Table I: what each method adapts to, found out by trying; a tick is a pair within 3 % of the best after a change.
+
+    python paper/table1_methods.py        # 2 minutes
+
+Simulated. Writes data/table1_methods.csv and figures/table1_methods.{pdf,png}.
+"""
+
+from dataclasses import replace
+
+import jobs
+import numpy as np
+import runs
+import sheet
+import style
+
+from autobyte.config import Space
+from autobyte.scenario import Change, Scenario
+from autobyte.simulator.landscape import survey
+from autobyte.tuning import TOLERANCE, WINDOW
+
+NAME = "table1_methods"
+TUNERS = ("default", "grid", "random", "released", "bayesian-published", "bayesian", "optuna", "descent", "twin")
+TUNERS += ("metanet-published", "metanet")
+SEEDS = 3
+WINDOWS = 2 * runs.BUDGET  # half of them before a change in mid-run, half after it
+# Before and after: two jobs that differ in one thing and have different best pairs; `carried` in the CSV says what
+# the best pair of the first loses on the second. Traffic and GPUs change in mid-run, the others between two runs.
+HALF = 2 * runs.BUDGET * WINDOW // 2
+FAST = jobs.rate(25)
+CASES = {
+    "traffic": (("vgg16", 10, "ps"), Scenario("traffic ends", (Change(at=HALF, up=FAST, down=FAST),))),
+    "GPUs": (("resnet50", 25, "allreduce"), Scenario("GPUs shared", (Change(at=HALF, slowdown=2.0),))),
+    "architecture": (("vgg16", 25, "allreduce"), ("vgg16", 25, "ps")),
+    "model": (("vgg16", 25, "allreduce"), ("resnet50", 25, "allreduce")),
+    "network": (("vgg16", 10, "ps"), ("vgg16", 25, "ps")),
+}
+PUBLISHED = {  # the paper's table: what it ticks
+    "default": set(),
+    "grid": {"architecture", "model", "network"},
+    "bayesian": {"architecture", "model", "network"},
+    "metanet-published": set(CASES),
+}
+
+options = sheet.options(__doc__).parse_args()
+
+
+def regret(job, config):
+    """What a pair loses against the best of the grid; a better one than those loses nothing."""
+    return max(0.0, 1 - jobs.speed(job, config) / (job.samples / survey(job, Space().grid()).best_s))
+
+
+def trial(cell):
+    """One tuner on one case: the regret of what is in force at the end."""
+    factor, tuner, seed = cell
+    first, second = CASES[factor]
+    job = jobs.job(*first)
+    if isinstance(second, Scenario):
+        decisions = runs.run(job, tuner, seed, budget=WINDOWS, scenario=second)
+        after = replace(job, cluster=second.cluster(job.cluster, HALF))
+    else:
+        after = jobs.job(*second)
+        decisions = runs.run(after, tuner, seed)
+    config = decisions[-1].config
+    return {
+        "factor": factor,
+        "tuner": tuner,
+        "seed": seed,
+        "pair": jobs.label(config),
+        "regret": regret(after, config),
+    }
+
+
+def carried(factor):
+    """What the best pair before loses after."""
+    first, second = CASES[factor]
+    job = jobs.job(*first)
+    other = isinstance(second, Scenario)
+    after = replace(job, cluster=second.cluster(job.cluster, HALF)) if other else jobs.job(*second)
+    return regret(after, survey(job, Space().grid()).best)
+
+
+if not options.redraw:
+    cells = [
+        (factor, tuner, options.seed + seed)
+        for factor in (["model"] if options.quick else CASES)
+        for tuner in runs.installed(TUNERS[:2] if options.quick else TUNERS)
+        for seed in range(1 if options.quick or tuner in ("default", "grid") else SEEDS)
+    ]
+    rows = runs.spread(trial, cells)
+    losses = {factor: carried(factor) for factor in dict.fromkeys(cell[0] for cell in cells)}
+    sheet.write((row | {"carried": losses[row["factor"]]} for row in rows), NAME, options.out)
+
+rows = sheet.read(NAME, options.out)
+factors = list(dict.fromkeys(sheet.column(rows, "factor")))
+tuners = list(dict.fromkeys(sheet.column(rows, "tuner")))
+figure, axes = style.new(0.5 + 0.17 * len(tuners))
+for x, factor in enumerate(factors):
+    loss = sheet.where(rows, factor=factor)[0]["carried"]
+    axes.text(x, -0.75, f"{factor}\n({100 * loss:.0f} %)", ha="center", va="bottom")
+    for y, tuner in enumerate(tuners):
+        regrets = sheet.column(sheet.where(rows, factor=factor, tuner=tuner), "regret")
+        middle = float(np.median(regrets))
+        mark = ("✓" if middle <= TOLERANCE else "✗") + f" {100 * middle:.1f}"
+        tint = style.TEAL if middle <= TOLERANCE else style.RED
+        published = "" if tuner not in PUBLISHED else "  ✓" if factor in PUBLISHED[tuner] else "  –"
+        axes.text(x + 0.08, y, mark, ha="right", va="center", color=tint)
+        axes.text(x + 0.1, y, published, ha="left", va="center", color=style.MUTED)
+axes.set_yticks(range(len(tuners)), [style.NAMES[tuner] for tuner in tuners])
+axes.set_ylim(len(tuners) - 0.5, -0.6)
+axes.set_xlim(-0.5, len(factors) - 0.5)
+axes.set_xticks([])
+axes.tick_params(length=0)
+axes.spines[:].set_visible(False)
+axes.axhline(-0.6, color=style.MUTED, linewidth=0.6)
+axes.set_xlabel("regret in %, median; grey: ticked in the paper; in brackets: what not adapting loses", fontsize=6)
+style.save(figure, NAME, options.out / "figures")

@@ -1,0 +1,88 @@
+"""The two ends that tuners are measured between, and contests in which something changes."""
+
+from pathlib import Path
+
+import pytest
+from contests import TOY
+
+from autobyte.comparison.contest import Contest, hold
+from autobyte.comparison.oracle import ends
+from autobyte.comparison.verdict import Truth, verdict
+from autobyte.config import Config, Space
+from autobyte.errors import InputError
+from autobyte.job import Cluster, Job
+from autobyte.results import Results
+from autobyte.scenario import STEADY, Change, Scenario
+
+SPACE = Space((1 << 16, 1 << 22), (1.0, 4.0), Config(1 << 20, 1 << 22))
+JOB = Job(TOY, Cluster.uniform(4, 1.25e9))
+SLOWER = Scenario("a tenth", (Change(at=20, up="10%", down="10%"), Change(at=40, up="100%", down="100%")))
+
+
+def contest(
+    scenario: Scenario = SLOWER, *, tuners: tuple[str, ...] = ("default",), budget: int = 6, retune: str = "never"
+) -> Contest:
+    return Contest(JOB, tuners, budget, 1, SPACE, scenario, retune=retune)
+
+
+def judged(of: Contest, folder: Path) -> dict[str, dict[str, float]]:
+    with Results.open(folder / "results.sqlite", run=of.to_json()) as results:
+        runs = hold(of, results, progress=lambda *_: None)
+        assert [len(run.decisions) for run in runs] == [of.budget] * len(of.tuners)
+        return verdict(of, runs, [TOY])
+
+
+def test_where_nothing_changes_the_oracle_is_the_optimum() -> None:
+    still = contest(STEADY)
+    truth, constant = Truth(still, []), SPACE.at([0.0, 0.0])
+    both = ends(still, truth, constant, 0)
+    assert both.oracle == both.all_knowing == JOB.samples / truth.best_s(0)
+    assert both.constant == JOB.samples / truth.step_s(constant, 0)
+    assert both.closed(both.oracle) == pytest.approx(1.0)
+    assert both.closed(both.constant) == pytest.approx(0.0)
+
+
+def test_a_gap_below_five_percent_does_not_count() -> None:
+    still = contest(STEADY)
+    truth = Truth(still, [])
+    assert ends(still, truth, truth.at(0).best, 0).closed(1.0) is None
+
+
+def test_the_oracle_is_a_window_late_and_the_all_knowing_one_is_not() -> None:
+    truth = Truth(contest(), [])
+    constant = truth.at(0).best
+    assert truth.at(20).best != constant
+    both = ends(contest(), truth, constant, 0)
+    assert both.oracle < both.all_knowing
+    assert both.constant < both.all_knowing
+
+
+def test_who_searches_once_does_so_before_the_run(tmp_path: Path) -> None:
+    of = contest(tuners=("random", "descent"), budget=6)
+    outcome = judged(of, tmp_path)
+    random, descent = outcome["tuners"]
+    assert random["before_cost_s"] > 0
+    assert random["switches"] == 0
+    assert descent["before_cost_s"] is None
+    with Results.read(tmp_path / "results.sqlite") as results:
+        assert {
+            (trial.tuner, trial.measurement.iteration) for trial in results.trials() if "before" in trial.tuner
+        } == {("random, before", 10 * number) for number in range(6)}
+
+
+def test_a_killed_contest_goes_on_in_either_part(tmp_path: Path) -> None:
+    of = contest(tuners=("random",))
+    first = judged(of, tmp_path)
+    assert judged(of, tmp_path)["tuners"][0]["samples_per_s"] == first["tuners"][0]["samples_per_s"]
+
+
+def test_on_drift_it_searches_again(tmp_path: Path) -> None:
+    of = contest(tuners=("random",), budget=10, retune="drift")
+    assert judged(of, tmp_path)["tuners"][0]["switches"] > 0
+    with pytest.raises(InputError, match="unknown way to retune 'drfit'; did you mean 'drift'"):
+        contest(retune="drfit")
+
+
+def test_retune_is_part_of_what_a_run_is() -> None:
+    assert contest().to_json() != contest(retune="drift").to_json()
+    assert "retune" not in contest().to_json()

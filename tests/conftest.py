@@ -1,0 +1,20 @@
+"""What all tests share: no time limit on examples, for the machine may be busy; benchmarks only where asked for."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--benchmark` beside pytest-benchmark's own `--benchmark-...`; pytest lets no option be abbreviated."""
+    parser.addoption("--benchmark", action="store_true", help="run what uses the fixture `benchmark`, and only that")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run either the tests or the benchmarks."""
+    wanted = bool(config.getoption("benchmark")) or bool(config.getoption("benchmark_only"))
+    left_out = [item for item in items if ("benchmark" in getattr(item, "fixturenames", ())) != wanted]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)

@@ -1,0 +1,133 @@
+"""The network's two parts, its file, and the same answers on another backend."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nets.small import fitted, groups
+
+from autobyte.config import Space
+from autobyte.errors import FileError, InputError, MissingExtra
+from autobyte.features.runtime import Watch
+from autobyte.features.vector import candidates, describe
+from autobyte.job import Cluster, Job
+from autobyte.models import load
+from autobyte.nets import backend, stored
+from autobyte.nets.metanet import VARIANTS, MetaNet
+from autobyte.simulator.world import World
+
+JOB = Job(load("vgg16"), Cluster.uniform(8, 1.25e9))
+GRID = Space().grid()
+
+
+def predictions(net: MetaNet) -> list[float]:
+    state = Watch(JOB.model).add(World(JOB).measure(Space().default, iterations=10, warmup=2))
+    return net.step_s(state.samples, describe(state), candidates(state, GRID)).tolist()
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_all_candidates_in_one_batch_are_as_each_alone(variant: str) -> None:
+    net, _ = fitted(variant)
+    state = Watch(JOB.model).add(World(JOB).measure(Space().default, iterations=10, warmup=2))
+    code = net.encode(describe(state))
+    together = net.rate(code, candidates(state, GRID))
+    alone = [net.rate(code, candidates(state, [config]))[0] for config in GRID[::50]]
+    assert together.shape == (304,)
+    assert together[::50] == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_targets_and_seconds_are_each_others_inverse(variant: str) -> None:
+    net, _ = fitted(variant)
+    step_s, floor_s, samples = np.array([0.1, 0.5]), np.array([0.2, 0.3]), np.array([256.0, 512.0])
+    assert net.seconds(net.target(step_s, floor_s, samples), floor_s, samples) == pytest.approx(step_s, rel=1e-4)
+
+
+def test_a_speed_below_zero_is_not_believed() -> None:
+    net, _ = fitted("paper")
+    assert (net.seconds(np.array([-1e6]), np.array([1.0]), np.array([256.0])) > 0).all()
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_a_network_is_read_back_as_it_was_and_nothing_is_unpickled(variant: str, tmp_path: Path) -> None:
+    net, replay = fitted(variant)
+    stored.save(net, replay, tmp_path / "net.npz", about={"what": "simulated"})
+    again, replayed = stored.load(tmp_path / "net.npz")
+    assert predictions(again) == predictions(net)
+    assert len(replayed) == len(replay) == len(groups())
+    assert np.allclose(replayed.state, replay.state, atol=2e-3)
+    assert stored.about(tmp_path / "net.npz") == {"what": "simulated"}
+    with np.load(tmp_path / "net.npz", allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    net, replay = fitted()
+    path = tmp_path / "net.npz"
+    with pytest.raises(FileError, match="make them with `autobyte fit`"):
+        stored.load(path)
+    stored.save(net, replay, path, about={})
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    header = json.loads(arrays["header"].tobytes())
+
+    def wrote(changed: dict[str, object], **others: object) -> Path:
+        raw = np.frombuffer(json.dumps(header | changed).encode(), dtype=np.uint8)
+        np.savez(path, **(arrays | {"header": raw} | others))  # type: ignore[arg-type]
+        return path
+
+    with pytest.raises(FileError, match=r"features of schema 99; this version has \d+: fit them anew"):
+        stored.load(wrote({"schema": 99}))
+    with pytest.raises(FileError, match="for other columns than 'improved' takes in"):
+        stored.load(wrote({"choice": header["choice"] | {"static": ["workers"]}}))
+    with pytest.raises(FileError, match="damaged: weights of other shapes"):
+        stored.load(wrote({}, weight_000=np.zeros((1, 1))))
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(FileError, match="holds no weights of this project, or damaged ones"):
+        stored.load(path)
+
+
+def test_an_unknown_variant_is_named() -> None:
+    with pytest.raises(InputError, match="unknown variant of the meta-network 'papr'; did you mean 'paper'"):
+        MetaNet("papr", fitted()[0].scale)
+
+
+def test_a_missing_package_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "find_spec", lambda name: None)
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    with pytest.raises(MissingExtra, match="pip install tensorflow"):
+        backend.keras()
+    monkeypatch.setattr(backend, "find_spec", find_spec)
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(MissingExtra, match="the meta-network needs Keras: pip install"):
+        backend.keras()
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+def test_tensorflow_predicts_learns_and_adapts_as_torch_does(tmp_path: Path) -> None:
+    net, replay = fitted()
+    stored.save(net, replay, tmp_path / "net.npz", about={})
+    script = Path(__file__).parent / "on_another_backend.py"
+    environment = os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "net.npz"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["backend"] == "tensorflow"
+    assert said["predicted"] == pytest.approx(predictions(net), rel=1e-4)
+    assert said["adapted"]
+    assert said["losses"][-1] < said["losses"][0]
+
+
+def test_importing_the_package_imports_no_keras() -> None:
+    code = "import autobyte, autobyte.tuners, autobyte.cli, sys; print('keras' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"

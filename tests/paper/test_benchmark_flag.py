@@ -1,0 +1,36 @@
+"""`pytest --benchmark` runs the benchmarks and nothing else; without it they are left out."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parents[1]
+FILES = (HERE / "benchmarks" / "test_reconfiguration.py", HERE / "test_units.py")
+
+
+def collected(*options: str) -> str:
+    command = [sys.executable, "-m", "pytest", *FILES, "--collect-only", "-p", "no:cacheprovider", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parent).stdout
+
+
+def test_the_flag_chooses_benchmarks() -> None:
+    without, with_flag, only = collected(), collected("--benchmark"), collected("--benchmark-only")
+    assert "test_units.py::" in without
+    assert "test_reconfiguration.py::" not in without
+    assert "test_units.py::" not in with_flag
+    assert "test_reconfiguration.py::test_a_hot_switch_costs_less_than_a_step" in with_flag
+    assert [line for line in only.splitlines() if "::" in line] == [
+        line for line in with_flag.splitlines() if "::" in line
+    ]
+
+
+def test_its_json_is_pytest_benchmarks(tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    command = [sys.executable, "-m", "pytest", "--benchmark", f"--benchmark-json={out}", "-p", "no:cacheprovider"]
+    only = f"{FILES[0]}::test_one_decision_takes_less_than_a_window[random]"
+    done = subprocess.run([*command, only], capture_output=True, text=True, check=False, cwd=HERE.parent)
+    assert done.returncode == 0, done.stdout[-2000:]
+    (benchmark,) = json.loads(out.read_text())["benchmarks"]
+    assert benchmark["stats"]["rounds"] == 5
+    assert benchmark["stats"]["median"] > 0

@@ -1,0 +1,65 @@
+"""Every figure can be made, again with the same numbers, and drawn from its CSV alone."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAPER = Path(__file__).parents[2] / "paper"
+SCRIPTS = sorted(path.stem for pattern in ("fig*.py", "table*.py") for path in PAPER.glob(pattern))
+
+
+def run(script: str, *options: str | Path) -> None:
+    """Run a script, warnings being errors."""
+    command = [sys.executable, "-W", "error", PAPER / f"{script}.py", *options]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"MPLBACKEND": "pdf"}, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def seeded(folder: Path) -> dict[str, bytes]:
+    """What a seed determines: every CSV but those of a clock."""
+    files = (folder / "data").glob("*.csv")
+    return {path.name: path.read_bytes() for path in files if not path.name.endswith(".measured.csv")}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_makes_its_figure_and_draws_it_again_from_the_csv(script: str, tmp_path: Path) -> None:
+    run(script, "--quick", "--out", tmp_path)
+    figures = tmp_path / "figures"
+    first = {path.name: path.read_bytes() for path in figures.iterdir()}
+    assert sorted(first) == [f"{script}.pdf", f"{script}.png"]
+    for path in figures.iterdir():
+        path.unlink()
+    run(script, "--redraw", "--out", tmp_path)
+    assert {path.name: path.read_bytes() for path in figures.iterdir()} == first
+
+
+@pytest.mark.parametrize("script", ["fig05_convergence", "fig07_shared_resources", "fig10_search_cost"])
+def test_a_seed_determines_the_numbers(script: str, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        run(script, "--quick", "--out", tmp_path / name)
+    run(script, "--quick", "--seed", "7", "--out", tmp_path / "third")
+    assert seeded(tmp_path / "one") == seeded(tmp_path / "other")
+    assert seeded(tmp_path / "one") != seeded(tmp_path / "third")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_numbers_behind_a_committed_figure_are_committed_and_say_what_they_are(script: str) -> None:
+    for suffix in ("pdf", "png"):
+        assert (PAPER / "figures" / f"{script}.{suffix}").stat().st_size > 5000
+    for path in PAPER.glob(f"data/{script}*.csv"):
+        with path.open(encoding="utf-8") as file:
+            kinds = {row["what"] for row in csv.DictReader(file)}
+        assert kinds == {"measured" if path.name.endswith(".measured.csv") else "simulated"}
+
+
+def test_a_start_of_ones_own_is_trial_0(tmp_path: Path) -> None:
+    run("fig05_convergence", "--quick", "--start", "16,2", "--out", tmp_path)
+    with (tmp_path / "data" / "fig05_convergence.csv").open(encoding="utf-8") as file:
+        first = [row["pair"] for row in csv.DictReader(file) if row["iteration"] == "0"]
+    assert set(first) == {"⟨16,2⟩"}

@@ -1,0 +1,198 @@
+"""Real ranks for tests: a function runs in n processes that talk over gloo, and ends in time or is killed.
+
+A server process imports torch once; ranks are forked from it, so each case has fresh processes for some 50 ms.
+"""
+
+import contextlib
+import faulthandler
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch._dynamo", "autobyte.torch", "ranks"])  # DDP needs dynamo
+
+
+class RankError(AssertionError):
+    """A rank has failed, or has not ended in time."""
+
+
+class Ranks:
+    """Processes that are under way, one per rank.
+
+    Args:
+        function: of a test file, called as `function(rank, *arguments)` on every rank.
+        size: how many ranks.
+        timeout_s: after which all are killed.
+        environ: set in every rank, before torch.distributed begins.
+        init: whether torch.distributed is initialised, with gloo.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        size: int,
+        *arguments: Any,
+        timeout_s: float = 60.0,
+        environ: Mapping[str, str] | None = None,
+        init: bool = True,
+    ) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="ranks"))
+        self._clean = weakref.finalize(self, shutil.rmtree, self._folder, True)
+        self._until = time.monotonic() + timeout_s
+        where = str(Path(function.__code__.co_filename)), function.__qualname__
+        variables = {**(environ or {}), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        pipes = [_context.Pipe() for _ in range(size)]
+        self._answers = [ours for ours, _ in pipes]
+        self.processes = []
+        for rank, (_, theirs) in enumerate(pipes):
+            settings = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+            log = str(self._log(rank))
+            process = _context.Process(
+                target=_run, args=(where, settings, log, init, timeout_s, theirs, arguments), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+
+    def outcomes(self) -> list[Any]:
+        """What every rank returned, or the exception that it raised; None of one that was killed.
+
+        Raises:
+            RankError: a rank has not ended in time; it says where it was.
+        """
+        try:
+            return [self._outcome(rank) for rank in range(len(self.processes))]
+        finally:
+            self.kill()
+
+    def results(self) -> list[Any]:
+        """What every rank returned.
+
+        Raises:
+            RankError: with the first traceback.
+        """
+        outcomes = self.outcomes()
+        failures = [(rank, failure) for rank, failure in enumerate(outcomes) if isinstance(failure, BaseException)]
+        if failures:  # the first to fail has caused what the others say
+            rank, failure = min(failures, key=lambda each: each[1].failed_at)
+            raise RankError(f"rank {rank} of {len(outcomes)}:\n{failure.trace}")
+        return outcomes
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to a rank."""
+        os.kill(self.processes[rank].pid, number)
+
+    def written(self, rank: int) -> str:
+        """What a rank has written, to stdout and stderr."""
+        return self._log(rank).read_text() if self._log(rank).exists() else ""
+
+    def kill(self) -> None:
+        """End all that are left."""
+        for process, answer in zip(self.processes, self._answers, strict=True):
+            if process.is_alive():
+                process.kill()
+            process.join()
+            answer.close()
+        self._clean()
+
+    def _log(self, rank: int) -> Path:
+        return self._folder / f"rank{rank}"
+
+    def _outcome(self, rank: int) -> Any:
+        answer, process = self._answers[rank], self.processes[rank]
+        if not answer.poll(max(0.0, self._until - time.monotonic())):
+            raise RankError(f"rank {rank} has not ended in time:\n{self.written(rank)[-2000:]}")
+        try:
+            kind, value = answer.recv()
+        except EOFError:
+            process.join(5)
+            return None
+        process.join(max(0.1, self._until - time.monotonic()))
+        if process.is_alive():
+            raise RankError(f"rank {rank} has returned, but does not end:\n{self.written(rank)[-2000:]}")
+        if kind == "returned":
+            return value
+        error = RankError(value[0])
+        error.trace, error.failed_at = value[1], value[2]  # type: ignore[attr-defined]
+        return error
+
+
+def on_ranks(function: Callable[..., Any], size: int, *arguments: Any, **keywords: Any) -> list[Any]:
+    """Run a function on so many ranks; return what each returned."""
+    return Ranks(function, size, *arguments, **keywords).results()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def children_of(pid: int) -> Iterator[int]:
+    """Processes that a process has started and that have not ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            yield int(line)
+
+
+def _run(
+    where: tuple[str, str],
+    settings: Mapping[str, str],
+    log: str,
+    init: bool,
+    timeout_s: float,
+    answer: Connection,
+    arguments: tuple[Any, ...],
+) -> None:
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(stderr, 2)
+    os.dup2(stderr, 1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.dump_traceback_later(timeout_s * 0.9, file=sys.stderr)
+    os.environ.update(settings)
+    torch.set_num_threads(1)
+    try:
+        if init:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+        function: Any = _load(where[0])
+        for name in where[1].split("."):
+            function = getattr(function, name)
+        value = function(int(settings["RANK"]), *arguments)
+        answer.send(("returned", value))
+    except BaseException as error:
+        lines = traceback.format_exc().splitlines()
+        short = "\n".join(lines if len(lines) < 30 else [*lines[:4], "  ...", *lines[-24:]])
+        answer.send(("raised", (f"{type(error).__name__}: {error}", short[-4000:], time.monotonic())))
+    finally:
+        answer.close()
+        if init and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _load(file: str) -> ModuleType:
+    name = Path(file).stem
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]

@@ -1,0 +1,110 @@
+"""DeAR, and the halves of an all-reduce that it is made of."""
+
+import pytest
+from jobs import make_job, segments, spelled
+
+from autobyte.bound import bound_s
+from autobyte.config import Config
+from autobyte.errors import InputError
+from autobyte.job import Cluster, Job, Model
+from autobyte.models import load
+from autobyte.scheduler.block import Op, Tiling
+from autobyte.scheduler.core import Core, State
+from autobyte.scheduler.plan import Overlap, Plan
+from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.simulator.simulate import simulate
+from autobyte.simulator.steady import step_s
+from autobyte.units import MIB
+
+N, RATE, LATENCY, OVERHEAD = 4, 1e8, 1e-4, (1e-3, 1e-4)
+RING = Cluster.uniform(N, RATE, latency_s=LATENCY, overhead_s=OVERHEAD)
+SCATTER, GATHER = Op.REDUCE_SCATTER, Op.ALL_GATHER
+
+
+def half_s(nbytes: float) -> float:
+    """How long a reduce-scatter or an all-gather holds the ring (s)."""
+    return OVERHEAD[0] + (N - 1) * OVERHEAD[1] + (N - 1) / N * nbytes / RATE
+
+
+def test_halves_go_backward_then_forward() -> None:
+    plan = make_plan(make_job(10, 20, 30), Config(100, 100, "dear"))
+    assert spelled(plan.tiling) == [[(2, 0, 30)], [(1, 0, 20), (0, 0, 10)], [(1, 0, 20), (0, 0, 10)], [(2, 0, 30)]]
+    assert [block.op for block in plan.tiling.blocks] == [SCATTER, SCATTER, GATHER, GATHER]
+    assert plan.overlap is Overlap.STEP
+    assert plan.sequence is not None
+    assert plan.sequence.tolist() == [0, 1, 2, 3]
+
+
+def test_a_half_costs_a_start_up_and_half_the_bytes() -> None:
+    """One layer of 10 + 20 ms and 1 MB: both halves follow the backward pass."""
+    job = Job(Model.build("one", [("layer", [("weight", 250_000)], 0.01, 0.02)], batch_size=1), RING)
+    halves = 2 * (half_s(1e6) + (N - 1) * LATENCY)
+    assert simulate(make_plan(job, Config(MIB, MIB, "dear"))).mean_s == pytest.approx(0.03 + halves, rel=1e-12)
+
+
+def test_two_layers_by_hand() -> None:
+    """Scatters of 1 MB take 7.8 … ms after 20 ms each of backward; gathers go in forward order."""
+    rows = [(f"l{i}", [(f"w{i}", 250_000)], 0.01, 0.02) for i in range(2)]
+    job = Job(Model.build("two", rows, batch_size=1), RING)
+    run = simulate(make_plan(job, Config(1, 1, "dear")))
+    hold, way = half_s(1e6), (N - 1) * LATENCY
+    scattered = 0.04 + hold + way  # the second one's, at the end of backward
+    front = scattered + hold + way
+    back = scattered + 2 * hold + way  # its scatter was in place long ago
+    assert run.done_s[1] == pytest.approx(scattered, rel=1e-12)
+    assert run.done_s[2] == pytest.approx(front, rel=1e-12)
+    assert run.mean_s == pytest.approx(max(front + 0.01, back) + 0.01, rel=1e-12)
+
+
+def test_a_gather_waits_for_its_scatter_only() -> None:
+    job = make_job(4, 4)
+    blocks = segments([(0, 0, 4)], [(1, 0, 4)], [(0, 0, 4)])
+    core = Core(Plan(job, Tiling.of(job.gradients, blocks, gathers=[-1, -1, 0])))
+    first, *rest = core.ready(0)
+    assert (first.index, rest) == (0, [])
+    assert core.state(2) is State.WAITING
+    assert [block.index for block in core.sent(first)] == [2]
+    core.done(first)
+    assert [block.index for block in core.ready(1)] == [1]
+
+
+def test_hides_both_halves_where_there_is_room() -> None:
+    job = Job(load("vgg16"), Cluster.uniform(8, 1.25e9))
+    dear, wfbp = (step_s(job, POLICIES[name]().space(job).default) for name in ("dear", "wfbp"))
+    assert bound_s(job) <= dear < wfbp
+
+
+@pytest.mark.parametrize(
+    ("gathers", "what"),
+    [
+        ([-1, -1], r"^3 blocks need as many entries of gathers, got 2$"),
+        ([-1, -1, 1], r"^all-gather 2 carries other segments than its reduce-scatter 1$"),
+        ([-1, -1, 5], r"^every all-gather needs a reduce-scatter of its own$"),
+        ([-1, 0, 0], r"^every all-gather needs a reduce-scatter of its own$"),
+        ([-1, 0, 1], r"^every all-gather needs a reduce-scatter of its own$"),
+        (None, r"tile every tensor exactly"),
+    ],
+)
+def test_refuses_halves_that_do_not_match(gathers: list[int] | None, what: str) -> None:
+    job = make_job(4, 4)
+    with pytest.raises(InputError, match=what):
+        Tiling.of(job.gradients, segments([(0, 0, 4)], [(1, 0, 4)], [(0, 0, 4)]), gathers=gathers)
+
+
+def test_refuses_what_cannot_be() -> None:
+    plan = make_plan(make_job(10, 20), Config(1, 1, "dear"))
+    with pytest.raises(InputError, match=r"^a sequence names no all-gather before its reduce-scatter$"):
+        plan.with_sequence([2, 0, 1, 3])
+    servers = make_job(10, cluster=Cluster(2, 2))
+    with pytest.raises(InputError, match=r"^policy 'dear' halves all-reduces: it needs --arch allreduce"):
+        make_plan(servers, Config(1, 1, "dear"))
+    halves = Tiling.of(servers.gradients, segments([(0, 0, 10)], [(0, 0, 10)]), gathers=[-1, 0])
+    with pytest.raises(InputError, match="a reduce-scatter and an all-gather need all-reduce"):
+        simulate(Plan(servers, halves))
+
+
+def test_the_digest_tells_halves_apart() -> None:
+    job = make_job(4)
+    rows = segments([(0, 0, 4)], [(0, 0, 4)])
+    one, other = (Tiling.of(job.gradients, rows, gathers=gathers) for gathers in ([-1, 0], [1, -1]))
+    assert one.digest != other.digest

@@ -1,0 +1,60 @@
+"""The diagnosis against worlds that it does not know: its verdict is that of an exhaustive search in them."""
+
+from dataclasses import replace
+
+import pytest
+
+from autobyte.cli import run
+from autobyte.cli.doctor import KEEP_DDP
+from autobyte.config import Config
+from autobyte.job import Cluster, Job
+from autobyte.models import load
+from autobyte.scheduler.policies.ddp import BUCKETS
+from autobyte.simulator.choose import candidates
+from autobyte.simulator.diagnose import GAIN, diagnose
+from autobyte.simulator.effects import Effects
+from autobyte.simulator.landscape import survey
+
+GBIT = 1.25e8
+TRUTH = Effects(size_efficiency=((64e3, 0.8), (1e6, 0.95), (1e7, 1.0)), compute_slowdown=0.03)
+
+
+def test_right_about_gain_in_nine_of_ten_worlds_that_it_does_not_know() -> None:
+    right, cells = 0, []
+    for name in ("vgg16", "resnet50", "densenet121", "gpt2"):
+        for rate in (1, 3, 10, 25, 40):
+            for architecture in ("allreduce", "ps"):
+                job = Job(load(name), Cluster.uniform(8, rate * GBIT, architecture=architecture))
+                ring = replace(job, cluster=replace(job.cluster, servers=0))
+                best_s = survey(job, candidates(job), effects=TRUTH).best_s
+                true = survey(ring, BUCKETS, effects=TRUTH).best_s / best_s - 1
+                found = diagnose(job)
+                right += (true >= GAIN) == found.worthwhile
+                cells.append((name, rate, architecture, true, found.gain))
+    print(f"right about gain in {right} of {len(cells)} simulated cells (asked for: 90 %)")
+    assert right >= 0.9 * len(cells), [cell for cell in cells if (cell[3] >= GAIN) != (cell[4] >= GAIN)]
+
+
+def test_says_what_it_rests_on() -> None:
+    job = Job(load("vgg16"), Cluster.uniform(8, 40 * GBIT))
+    found = diagnose(job, among=(Config(1 << 20, 4 << 20, knobs={"fusion": 1}), Config(1 << 22, 1 << 22)))
+    assert [policy.name for policy in found.policies] == ["bytescheduler"]
+    assert found.bound_s <= found.best.step_s
+    assert found.exposed_s == pytest.approx(found.ddp.step_s - job.model.compute_s)
+    told = found.to_json()
+    assert told["wire_over_compute"] == pytest.approx(found.wire_s / job.model.compute_s)
+    assert told["in_band"] == (0.5 <= told["wire_over_compute"] <= 3)
+    assert told["bf16"]["ddp_step_s"] < told["ddp"]["step_s"]
+    assert diagnose(replace(job, wire_dtype="bfloat16")).bf16_s is None
+
+
+@pytest.mark.parametrize(("bandwidth", "status"), [("30Gbit", 0), ("400Gbit", KEEP_DDP), ("100Mbit", KEEP_DDP)])
+def test_the_exit_status_is_the_verdict(capsys: pytest.CaptureFixture[str], bandwidth: str, status: int) -> None:
+    assert run(["doctor", "--profile", "vgg16", "--bandwidth", bandwidth]) == status
+    assert ("keep DDP" in capsys.readouterr().out) == bool(status)
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "a.py:b", "--profile", "vgg16"], ["doctor", "a.py:b"]])
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert run(arguments) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

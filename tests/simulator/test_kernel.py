@@ -1,0 +1,48 @@
+"""The compiled simulator against the readable one."""
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from worlds import EFFECTS, plans, scenarios
+
+from autobyte.config import Config
+from autobyte.job import Cluster, Job
+from autobyte.models import load
+from autobyte.scheduler.policies import make_plan
+from autobyte.simulator import kernel
+from autobyte.simulator.simulate import simulate
+from autobyte.simulator.simulation import Simulation
+
+COLUMNS = ("step_s", "forward_s", "backward_s", "wait_s", "up_busy_s", "down_busy_s", "ready_s", "start_s", "done_s")
+
+
+def assert_equal(compiled: Simulation, reference: Simulation) -> None:
+    """Equal to 1e-9, and the order to the block."""
+    for name in COLUMNS:
+        np.testing.assert_allclose(
+            getattr(compiled, name), getattr(reference, name), rtol=1e-9, atol=1e-15, err_msg=name
+        )
+    np.testing.assert_array_equal(compiled.order, reference.order)
+    np.testing.assert_array_equal(compiled.worker_class, reference.worker_class)
+    assert compiled.inversions == reference.inversions
+
+
+@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(data=st.data(), plan=plans(), effects=EFFECTS, iterations=st.integers(1, 5), first=st.sampled_from([0, 3]))
+def test_equals_the_reference_in_any_world(data: st.DataObject, plan, effects, iterations, first) -> None:
+    scenario = data.draw(scenarios(plan.job.cluster.workers))
+    how = {"iterations": iterations, "first": first, "scenario": scenario, "effects": effects, "seed": 7}
+    assert_equal(kernel.simulate(plan, **how), simulate(plan, **how))
+
+
+def test_equals_the_reference_on_real_models() -> None:
+    for name in ("resnet50", "vgg16", "densenet121"):
+        for architecture in ("allreduce", "ps"):
+            job = Job(load(name), Cluster.uniform(8, 1.25e9, architecture=architecture))
+            for config in (
+                Config(1 << 20, 4 << 20),
+                Config(1 << 20, 4 << 20, knobs={"fusion": 1}),
+                Config(1, 1, "ddp"),
+            ):
+                plan = make_plan(job, config)
+                assert_equal(kernel.simulate(plan, iterations=2), simulate(plan, iterations=2))

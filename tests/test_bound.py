@@ -1,0 +1,121 @@
+"""The bound against closed forms and against its own definition, written out."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import BARE, jobs, make_job, make_model
+
+from autobyte.bound import bound_s, gap_closed, wire_s
+from autobyte.job import Cluster, Job
+
+FOUR = Cluster(4, up_bytes_per_s=(1.5,), down_bytes_per_s=(1.5,))  # 1 s per byte: 1.5 bytes cross it at 1.5 bytes/s
+SERVED = replace(FOUR, servers=4)
+
+
+@pytest.mark.parametrize("cluster", [FOUR, SERVED])
+def test_wire_time_is_bytes_over_the_slowest_link(cluster: Cluster) -> None:
+    job = make_job(2, (3, 0), cluster=cluster)
+    assert wire_s(job) == 20
+    assert wire_s(job, 7) == 7
+    assert wire_s(replace(job, wire_dtype="float16")) == 10
+    slow = replace(cluster, down_bytes_per_s=(1.5, 1.5, 0.75, 1.5))
+    assert wire_s(replace(job, cluster=slow)) == 40
+
+
+@pytest.mark.parametrize("cluster", [FOUR, SERVED])
+def test_one_layer_cannot_overlap_with_itself(cluster: Cluster) -> None:
+    assert bound_s(make_job(5, cluster=cluster)) == 1 + 2 + 20
+
+
+@pytest.mark.parametrize("cluster", [FOUR, SERVED])
+def test_little_to_send_is_bound_by_compute_and_the_last_gradient(cluster: Cluster) -> None:
+    assert bound_s(make_job([], [], [], cluster=cluster)) == 9
+    assert bound_s(make_job(1, [], [], cluster=cluster)) == 9 + 4  # the first layer's gradient comes last of all
+    assert bound_s(make_job([], [], 1, cluster=cluster)) == 9  # beside layers 1 and 0, and back
+
+
+@pytest.mark.parametrize("cluster", [FOUR, SERVED])
+def test_much_to_send_is_bound_by_the_wire(cluster: Cluster) -> None:
+    assert (
+        bound_s(make_job([], [], 100, cluster=cluster)) == 3 + 400
+    )  # only the last layer's own compute is left over
+    idle = Job(make_model(100, 100, forward_s=0.0, backward_s=0.0), cluster)
+    assert bound_s(idle) == 800
+
+
+@pytest.mark.parametrize("cluster", [FOUR, SERVED])
+def test_accumulation_adds_passes_that_send_nothing(cluster: Cluster) -> None:
+    job = make_job(1, 100, cluster=cluster)
+    assert bound_s(job) == 3 + 404
+    assert bound_s(replace(job, accumulation=3)) == 2 * 6 + 3 + 404
+
+
+def test_the_slowest_worker_counts() -> None:
+    slow = make_job(1, [], cluster=replace(FOUR, slowdown=(1.0, 1.0, 10.0, 1.0)))
+    assert bound_s(slow) == 10 * 6 + 4  # a ring moves nothing before the slowest has it
+    served = replace(slow, cluster=replace(slow.cluster, servers=4))
+    assert bound_s(served) == 10 * 6 + 2  # 3 of its 4 bytes leave it at 1.5 bytes/s; the others' have gone before
+
+
+def test_one_worker_sends_nothing() -> None:
+    for servers in (0, 1):
+        assert bound_s(make_job(1000, 1000, cluster=Cluster(1, servers))) == 6
+
+
+def written_out(job: Job) -> float:
+    """The definition, for workers that are alike."""
+    compute = [(layer.forward_s + layer.backward_s) * job.cluster.slowdown[0] for layer in job.model.layers]
+    nbytes = [sum(job.gradients.nbytes[job.gradients.layer == m]) for m in range(len(compute))]
+    every = sum(compute)
+    exposed = [
+        sum(compute[m:]) + (job.accumulation - 1) * every + wire_s(job, sum(nbytes[: m + 1]))
+        for m in range(len(compute))
+    ]
+    return max(job.accumulation * every, wire_s(job, sum(nbytes)), *exposed)
+
+
+@given(jobs(most=10**6), st.booleans(), st.floats(1e5, 1e10))
+def test_it_is_the_largest_of_its_terms(job: Job, served: bool, rate: float) -> None:
+    alike = Cluster.uniform(job.cluster.workers, rate, architecture="ps" if served else "allreduce", slowdown=1.5)
+    job = replace(job, cluster=alike)
+    assert bound_s(job) == pytest.approx(written_out(job))
+
+
+@given(jobs(most=10**6), st.floats(1, 10), st.data())
+def test_more_to_do_never_takes_less_time(job: Job, factor: float, data: st.DataObject) -> None:
+    cluster, worker = job.cluster, data.draw(st.integers(0, job.cluster.workers - 1))
+
+    def changed(name: str, by: float) -> Cluster:
+        values = getattr(cluster, name)
+        return replace(cluster, **{name: tuple(v * by if i == worker else v for i, v in enumerate(values))})
+
+    harder = {
+        "size": replace(job, model=job.model.scaled(size=factor)),
+        "time": replace(job, model=job.model.scaled(time=factor)),
+        "accumulation": replace(job, accumulation=job.accumulation + 1),
+        "slowdown": replace(job, cluster=changed("slowdown", factor)),
+        "up": replace(job, cluster=changed("up_bytes_per_s", 1 / factor)),
+        "down": replace(job, cluster=changed("down_bytes_per_s", 1 / factor)),
+    }
+    least = bound_s(job) * (1 - 1e-12)
+    assert [what for what, other in harder.items() if bound_s(other) < least] == []
+
+
+def test_overheads_and_latency_are_not_in_it() -> None:
+    job = make_job(5, 7)
+    assert bound_s(replace(job, cluster=replace(BARE, latency_s=1.0, overhead_s=(1.0, 1.0)))) == bound_s(job)
+
+
+def test_the_gap_closed_runs_from_the_reference_to_the_bound() -> None:
+    assert gap_closed(2.0, 2.0, 1.0) == 0
+    assert gap_closed(1.0, 2.0, 1.0) == 1
+    assert gap_closed(1.25, 2.0, 1.0) == 0.75
+    assert gap_closed(2.5, 2.0, 1.0) == -0.5
+
+
+def test_there_is_no_gap_within_5_percent() -> None:
+    assert gap_closed(1.0, 1.049, 1.0) is None
+    assert gap_closed(1.0, 1.051, 1.0) == 1
+    assert gap_closed(0.0, 0.0, 0.0) is None

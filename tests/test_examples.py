@@ -1,0 +1,67 @@
+"""Every example does what it says."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import free_port
+
+from autobyte.cli import run
+from autobyte.scenario import Scenario
+from autobyte.testing import TunerContract
+from autobyte.torch.source import load_factory
+from autobyte.tuners import TUNERS
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def test_a_tuner_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--model", "alexnet", "--plugin", str(EXAMPLES / "my_tuner.py"), "--budget", "12"]
+    assert run([*words, "--tuners", "default,doubling", "--seeds", "1", "--json"]) == 0
+    default, mine = json.loads(capsys.readouterr().out)["tuners"]
+    assert mine["samples_per_s"] > default["samples_per_s"]
+    source = (EXAMPLES / "my_tuner.py").read_text().split("class ")[1]
+    assert len(source.splitlines()) <= 20
+
+
+def test_it_keeps_the_contract() -> None:
+    run(["compare", "--model", "alexnet", "--plugin", str(EXAMPLES / "my_tuner.py"), "--budget", "0"])
+    contract = type("Contract", (TunerContract,), {"tuner": TUNERS["doubling"]})()
+    for name in dir(contract):
+        if name.startswith("test_"):
+            getattr(contract, name)()
+
+
+@pytest.mark.parametrize("file", sorted((EXAMPLES / "scenarios").glob("*.toml")), ids=lambda file: file.stem)
+def test_scenarios_change_something_within_200_iterations(file: Path) -> None:
+    scenario = Scenario.load(file)
+    assert scenario.changes_between(1, 200)
+    assert f"--scenario examples/scenarios/{file.name}" in file.read_text()
+
+
+def test_digits_are_learned_alike_with_ddp_and_autobyte() -> None:
+    """The README's command, and the same parameters to the bit: so the same images are right."""
+    right = {}
+    for how in ("--ddp", "--autobyte"):
+        words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", EXAMPLES / "train_digits.py"]
+        done = subprocess.run(
+            [*words, how, "--epochs", "3"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())},
+        )
+        name, right[how] = re.search(r"^(\w+), 2 ranks: ([\d.]+)% of the test images right", done.stdout).groups()
+        assert name == {"--ddp": "DDP", "--autobyte": "AutoByte"}[how]
+    assert right["--autobyte"] == right["--ddp"]
+    assert float(right["--autobyte"]) > 90
+
+
+def test_the_model_of_the_demo() -> None:
+    made = load_factory(f"{EXAMPLES / 'small_vgg.py'}:make_model")
+    assert sum(parameter.numel() for parameter in made.model.parameters()) == 10_006_180

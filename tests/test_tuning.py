@@ -1,0 +1,286 @@
+"""The loop, told as a story to a scripted tuner and a scripted trainer; and the judge, against sums by hand."""
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import make_model
+
+from autobyte.config import Config, Space
+from autobyte.errors import InputError
+from autobyte.trace import Measurement
+from autobyte.tuners import TUNERS, Tuner
+from autobyte.tuning import WARMUP, WINDOW, Decision, Tuning, judge, tune
+
+DEFAULT, A, B, C = (Config(size, size) for size in (100, 200, 300, 400))
+SPACE = Space((100, 1600), (1.0, 4.0), DEFAULT)
+
+
+class Script(Tuner):
+    """Asks for what it was told to, and notes what happens; an exception in the script is raised."""
+
+    def __init__(self, *answers: Config | BaseException | None, fail_tell_at: int = -1) -> None:
+        self._answers: Iterator[Config | BaseException | None] = iter(answers)
+        self._fail_tell_at = fail_tell_at
+        self.story: list[str] = []
+
+    def ask(self) -> Config | None:
+        self.story.append("ask")
+        answer = next(self._answers, None)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def tell(self, measurement: Measurement) -> None:
+        self.story.append(f"tell {measurement.config.partition_bytes}")
+        if len([line for line in self.story if line != "ask"]) == self._fail_tell_at:
+            raise RuntimeError("tell")
+
+
+class Trainer:
+    """Takes as long for a step as is written, window after window, and notes what it ran."""
+
+    def __init__(self, step_s: Callable[[Config, int], float]) -> None:
+        self._step_s = step_s
+        self.ran: list[Config] = []
+
+    def measure(self, config: Config, *, iterations: int, warmup: int) -> Measurement:
+        first = len(self.ran) * iterations
+        self.ran.append(config)
+        return Measurement(config, first, (self._step_s(config, first),) * iterations, warmup)
+
+
+SPEED = {DEFAULT: 5.0, A: 4.0, B: 2.0, C: 9.0}
+
+
+def trainer() -> Trainer:
+    return Trainer(lambda config, _: SPEED[config])
+
+
+def test_the_default_runs_first_then_what_is_asked_and_the_best_at_the_end() -> None:
+    tuner, world = Script(A, B, C, C), trainer()
+    decisions = tune(tuner, world, SPACE, budget=4)
+    assert world.ran == [DEFAULT, A, B, C]
+    assert [decision.config for decision in decisions] == [A, B, C, B]
+    assert [decision.measurement.config for decision in decisions] == world.ran
+    assert tuner.story == ["tell 100", "ask", "tell 200", "ask", "tell 300", "ask", "tell 400", "ask"]
+
+
+def test_windows_are_the_papers() -> None:
+    decisions = tune(Script(A), trainer(), SPACE, budget=2)
+    assert [(len(d.measurement.step_s), d.measurement.warmup) for d in decisions] == [(WINDOW, WARMUP)] * 2
+    assert [d.measurement.iteration for d in decisions] == [0, WINDOW]
+
+
+def test_nothing_to_try_runs_the_best_so_far_and_is_asked_again() -> None:
+    world = trainer()
+    tune(Script(B, A, None, None, C), world, SPACE, budget=7)
+    assert world.ran == [DEFAULT, B, A, B, B, C, B]
+
+
+def test_a_budget_of_one_keeps_the_default() -> None:
+    assert [d.config for d in tune(Script(A), trainer(), SPACE, budget=1)] == [DEFAULT]
+
+
+@pytest.mark.parametrize("budget", [0, -1])
+def test_a_budget_that_cannot_be_is_refused(budget: int) -> None:
+    with pytest.raises(InputError, match=f"^budget must be at least 1, got {budget}$"):
+        tune(Script(), trainer(), SPACE, budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("tuner", "told"),
+    [
+        (Script(B, A, RuntimeError("ask")), ["tell 100", "ask", "tell 300", "ask", "tell 200", "ask"]),
+        (Script(B, A, C, fail_tell_at=3), ["tell 100", "ask", "tell 300", "ask", "tell 200"]),
+    ],
+)
+def test_a_tuner_that_fails_is_left_alone_and_the_best_goes_on(
+    tuner: Script, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = trainer()
+    with caplog.at_level(logging.ERROR):
+        decisions = tune(tuner, world, SPACE, budget=6)
+    assert world.ran == [DEFAULT, B, A, B, B, B]
+    assert decisions[-1].config == B
+    assert tuner.story == told
+    assert caplog.messages == ["the tuner failed after 3 windows; the best config so far stays"]
+    assert caplog.records[0].exc_info is not None
+
+
+def test_a_tuner_that_fails_at_once_leaves_the_default() -> None:
+    world = trainer()
+    tune(Script(fail_tell_at=1), world, SPACE, budget=3)
+    assert world.ran == [DEFAULT] * 3
+
+
+@pytest.mark.parametrize("asked", [Config(99, 99), Config(200, 200, "p3"), "200"])
+def test_to_ask_for_what_is_not_in_the_space_is_a_failure(asked: Config, caplog: pytest.LogCaptureFixture) -> None:
+    world = trainer()
+    with caplog.at_level(logging.ERROR):
+        decisions = tune(Script(B, asked, A), world, SPACE, budget=4)
+    assert world.ran == [DEFAULT, B, B, B]
+    assert [bool(decision.failure) for decision in decisions] == [False, True, False, False]
+    assert decisions[1].failure.startswith("InputError: a tuner asks for configs of its space, not for ")
+
+
+def test_to_stop_is_not_a_failure_of_the_tuner() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tune(Script(KeyboardInterrupt()), trainer(), SPACE, budget=3)
+
+
+def test_the_best_is_by_the_mean_over_all_its_windows() -> None:
+    lucky = {0: 5.5, WINDOW: 3.2, 2 * WINDOW: 3.0, 3 * WINDOW: 2.9}  # A: 3.2 and then 2.9
+    world = Trainer(lambda _, first: lucky[first])
+    tuning = Tuning(Script(A, B, A), SPACE)
+    for _ in range(4):
+        tuning.observe(world.measure(tuning.config, iterations=WINDOW, warmup=WARMUP))
+    assert world.ran == [DEFAULT, A, B, A]
+    assert tuning.best == B
+
+
+def test_the_warm_up_does_not_count_for_the_best() -> None:
+    tuning = Tuning(Script(), SPACE)
+    tuning.observe(Measurement(A, 0, (100.0, 1.0), 1))
+    tuning.observe(Measurement(B, 2, (1.0, 2.0), 1))
+    assert tuning.best == A
+
+
+def test_of_equals_the_first_is_kept() -> None:
+    tuning = Tuning(Script(), SPACE)
+    for config in (B, A):
+        tuning.observe(Measurement(config, 0, (1.0,)))
+    assert tuning.best == B
+
+
+def test_without_a_budget_no_decision_is_the_last() -> None:
+    tuning = Tuning(Script(A, B, C), SPACE)
+    assert tuning.config == tuning.best == DEFAULT
+    asked = [tuning.observe(Measurement(tuning.config, 0, (1.0,))) for _ in range(4)]
+    assert asked == [A, B, C, DEFAULT]
+
+
+def test_progress_is_told_of_every_decision() -> None:
+    seen: list[Decision] = []
+    assert tune(Script(A, B), trainer(), SPACE, budget=3, progress=seen.append) == seen
+    assert all(decision.cpu_s >= 0 for decision in seen)
+
+
+def by_hand(*rows: tuple[Config, tuple[float, ...], Config]) -> list[Decision]:
+    """Decisions from (config of the window, its steps, config after it)."""
+    decisions, iteration = [], 0
+    for config, steps, after in rows:
+        decisions.append(Decision(Measurement(config, iteration, steps), after, 0.0))
+        iteration += len(steps)
+    return decisions
+
+
+TRUE = {DEFAULT: 4.0, A: 2.5, B: 2.0, C: 2.02}
+STEADY = {"true_step_s": lambda config, _: TRUE[config], "best_step_s": lambda _: 2.0}
+
+
+def test_a_search_is_judged() -> None:
+    decisions = by_hand((DEFAULT, (4.0, 5.0), A), (A, (3.0, 2.0), C), (C, (2.0, 2.0), C))
+    search = judge(decisions, **STEADY)
+    assert search.regret == (1 - 2.0 / 2.5, 1 - 2.0 / 2.02, 1 - 2.0 / 2.02)
+    assert search.iterations == 4  # A was in force until then
+    assert search.cost_s == 2 + 3 + 1 + 0 + 0 + 0
+    assert search.switches == 2
+
+
+@pytest.mark.parametrize(
+    ("configs", "iterations"),
+    [
+        ([B, B, B, B], 0),
+        ([C, B, C, C], 0),  # within 3 %
+        ([DEFAULT, B, B, B], 2),
+        ([DEFAULT, B, A, B], 6),  # lost again in between
+        ([DEFAULT, A, A, B], 6),
+        ([DEFAULT, A, A, A], 6),  # never: as many as there were
+        ([B, B, B, A], 6),
+    ],
+)
+def test_iterations_count_until_the_regret_stays_low(configs: list[Config], iterations: int) -> None:
+    rows = [(config, (1.0, 1.0), after) for config, after in pairwise(configs)]
+    assert judge(by_hand(*rows), **STEADY).iterations == iterations
+
+
+def test_the_tolerance_can_be_set() -> None:
+    decisions = by_hand((C, (2.0,), C))
+    assert judge(decisions, **STEADY, tolerance=0.009).iterations == 1
+    assert judge(decisions, **STEADY, tolerance=0.0).iterations == 1
+    assert judge(decisions, **STEADY, tolerance=1 - TRUE[B] / TRUE[C]).iterations == 0  # at or below
+
+
+def test_the_truth_is_that_of_the_iteration() -> None:
+    """From iteration 3 on, A is the best and B twice as slow."""
+
+    def true_step_s(config: Config, iteration: int) -> float:
+        return {A: 4.0, B: 2.0}[config] if iteration < 3 else {A: 4.0, B: 8.0}[config]
+
+    decisions = by_hand((A, (4.0, 4.0), B), (B, (2.0, 8.0), B), (B, (8.0, 8.0), A))
+    search = judge(decisions, true_step_s=true_step_s, best_step_s=lambda i: 2.0 if i < 3 else 4.0)
+    assert search.regret == (0.0, 0.5, 0.0)
+    assert search.cost_s == (2 + 2) + (0 + 4) + (4 + 4)
+    assert search.iterations == 6
+    assert search.switches == 2
+
+
+def test_who_beats_the_best_by_noise_has_no_regret() -> None:
+    assert judge(by_hand((A, (2.5,), B)), true_step_s=lambda *_: 1.9, best_step_s=lambda _: 2.0).regret == (0.0,)
+
+
+MODEL = make_model(100, 200)
+
+
+@pytest.mark.parametrize("name", ["default", "p3", "grid", "random"])
+def test_asked_twice_with_one_seed_a_tuner_says_the_same_and_stays_in_the_space(name: str) -> None:
+    def asked() -> list[Config | None]:
+        tuner = TUNERS[name](Space(), model=MODEL, seed=7, budget=30)
+        return [tuner.ask() for _ in range(30)]
+
+    configs = asked()
+    assert configs == asked()
+    assert all(config in Space() for config in configs if config is not None)
+
+
+def test_default_and_p3_never_change_their_mind() -> None:
+    default, p3 = (TUNERS[name](Space(), model=MODEL, budget=5) for name in ("default", "p3"))
+    assert {default.ask() for _ in range(5)} == {Config(4_000_000, 16_000_000)}
+    assert {p3.ask() for _ in range(5)} == {Config(160_000, 160_000)}
+    narrow = TUNERS["p3"](SPACE, model=MODEL, budget=5)
+    assert narrow.ask() == Config(1600, 1600)  # the nearest that there is
+
+
+def test_grid_tries_each_config_once_and_rests() -> None:
+    tuner = TUNERS["grid"](Space(), model=MODEL, budget=None)
+    assert [tuner.ask() for _ in range(304)] == Space().grid()
+    assert tuner.ask() is None
+
+
+@given(st.integers(1, 400), st.integers(0, 19), st.integers(1, 16))
+def test_grid_under_a_budget_tries_an_even_part(budget: int, doublings: int, ratios: int) -> None:
+    space = Space((4096, 4096 << doublings), (1.0, float(ratios)))
+    tuner, asked = TUNERS["grid"](space, model=MODEL, budget=budget), []
+    while (config := tuner.ask()) is not None:
+        asked.append(config)
+    trials = max(1, budget - 1)
+    assert len(set(asked)) == len(asked) <= trials
+    assert set(asked) <= set(space.grid())
+    assert len(asked) >= min(trials, len(space.grid())) / 2
+    sizes = {config.partition_bytes for config in asked}
+    if len(sizes) > 1:  # a single one is the middle
+        assert {space.partition_bytes[0], space.partition_bytes[1]} <= sizes
+
+
+def test_random_spreads_over_the_logarithm_of_both() -> None:
+    tuner = TUNERS["random"](Space(), model=MODEL, seed=1)
+    places = [Space().locate(tuner.ask()) for _ in range(400)]
+    for axis in range(2):
+        counts = [sum(k / 4 <= place[axis] <= (k + 1) / 4 for place in places) for k in range(4)]
+        assert all(60 <= count <= 140 for count in counts)  # 100 each, and five standard deviations
+    one, other = (TUNERS["random"](Space(), model=MODEL, seed=seed) for seed in (1, 2))
+    assert one.ask() != other.ask()

@@ -1,0 +1,96 @@
+"""The bench: its arithmetic on rows made by hand, and one run through real sockets on shaped links."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from beds import needs_namespaces
+from typer.testing import CliRunner
+
+from autobyte.bench.bench import BUCKETS_MIB, Cell, runs, table
+from autobyte.bench.plot import draw_bench
+from autobyte.cli import app
+from autobyte.config import Config
+
+CELL = Cell("vgg16", hosts=4, rate=1.25e8, compute_s=0.6, size_scale=0.1)
+STEPS_S = {"fifo": 1.34, "autobyte-default": 0.8, "autobyte-tuned": 0.7, "autobyte-auto": 0.71}
+DDP_S = {1: 0.92, 4: 0.93, 25: 0.98, 100: 1.37}
+
+
+def rows(*, slower: float = 1.0) -> list[dict[str, Any]]:
+    made = []
+    for run in runs(tuner="random", windows=2, wire_dtypes=[None, "bf16"]):
+        step_s = DDP_S[run["bucket_mib"]] if run["scheduler"] == "ddp" else STEPS_S[run["name"]]
+        scale = slower * (0.6 if run["wire_dtype"] else 1.0)
+        config = {} if run["scheduler"] == "ddp" else {"config": Config(1 << 20, 4 << 20).to_json()}
+        made.append(run | config | {"steps_s": [scale * step_s] * 3, "cpu_s": 0.1})
+    return made
+
+
+def test_ratios_are_to_ddp_at_its_best_in_the_same_dtype() -> None:
+    found = {(r["scheduler"], r["architecture"], r["wire_dtype"]): r for r in table(CELL, rows())}
+    assert found["ddp-default", "allreduce", None]["config"] == {"bucket_mib": 25}
+    assert found["ddp-best", "allreduce", None]["config"] == {"bucket_mib": 1}
+    for wire in (None, "bf16"):
+        tuned = found["autobyte-tuned", "allreduce", wire]
+        assert tuned["speedup_over_ddp"] == pytest.approx(0.92 / 0.7)
+        assert tuned["over_bound"] == pytest.approx(tuned["step_s"] / tuned["bound_s"])
+    plain = found["autobyte-tuned", "allreduce", None]
+    assert plain["bound_s"] == pytest.approx(0.695, abs=0.002)  # the wire at TCP's payload rate
+    assert plain["gap_closed"] == pytest.approx((0.92 - 0.7) / (0.92 - plain["bound_s"]))
+    assert found["fifo", "ps", None]["samples_per_s"] == pytest.approx(4 * 64 / 1.34, rel=0.6)
+
+
+def test_repeats_give_a_median_and_a_range() -> None:
+    repeated = [*rows(), *rows(slower=1.2), *rows(slower=1.1)]
+    row = next(r for r in table(CELL, repeated) if r["scheduler"] == "fifo")
+    assert [row[key] for key in ("step_low_s", "step_s", "step_high_s")] == pytest.approx([1.34, 1.474, 1.608])
+
+
+def test_what_is_run() -> None:
+    wanted = runs(tuner="random", windows=2, wire_dtypes=[None, "bf16"])
+    buckets = [run["bucket_mib"] for run in wanted if run["scheduler"] == "ddp" and run["wire_dtype"] is None]
+    assert tuple(buckets) == BUCKETS_MIB
+    named = {(run["name"], run["engine"]) for run in wanted if run["wire_dtype"] is None}
+    assert {("fifo", "allreduce"), ("autobyte-tuned", "ps"), ("autobyte-auto", "allreduce")} <= named
+
+
+def test_the_picture_has_a_bar_for_every_row(tmp_path: Path) -> None:
+    draw_bench({"emulated": CELL.describe(), "rows": table(CELL, rows())}, tmp_path / "bench.png")
+    assert (tmp_path / "bench.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--wire", "int8"], "fp32, bf16 or fp16, not as int8"),
+        (["--size-scale", "big"], "a number like 0.1, or auto, not 'big'"),
+        (["--size-scale", "0"], "above 0 and at most 1"),
+        (["--steps", "0"], "must be at least 1"),
+        (["--model", "vgg61"], "vgg16"),
+        (["--tuner", "rondam"], "random"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
+    from autobyte.errors import AutoByteError  # noqa: PLC0415
+
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert isinstance(result.exception, AutoByteError)
+    assert message in str(result.exception)
+
+
+@needs_namespaces
+def test_schedulers_side_by_side_on_real_links(tmp_path: Path) -> None:
+    asked = ["--hosts", "2", "--rate", "1Gbit", "--compute", "40ms", "--size-scale", "0.005", "--tuner", "default"]
+    asked += ["--windows", "1", "--steps", "3", "--repeats", "1", "--out", str(tmp_path), "--json"]
+    first = CliRunner().invoke(app, ["bench", *asked], catch_exceptions=False)
+    outcome = json.loads(first.stdout)
+    schedulers = {(r["scheduler"], r["architecture"], r["wire_dtype"]) for r in outcome["rows"]}
+    assert len(schedulers) == len(outcome["rows"]) == 13
+    assert "emulated" in outcome["emulated"]
+    for row in outcome["rows"]:
+        assert row["over_bound"] > 0.98
+        assert row["step_s"] >= 0.04
+    again = CliRunner().invoke(app, ["bench", *asked], catch_exceptions=False)  # read, not measured again
+    assert json.loads(again.stdout) == outcome

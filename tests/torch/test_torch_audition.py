@@ -1,0 +1,49 @@
+"""Auto: every candidate is measured once, the fastest stays, and a change calls for another round."""
+
+from jobs import make_job
+
+from autobyte.config import Config
+from autobyte.job import Job
+from autobyte.simulator.choose import shortlist
+from autobyte.torch.audition import Audition
+
+TRULY_S = {"ddp": 1.0, "bytescheduler": 0.9}  # others take 1.2
+
+
+def truly_s(config: Config) -> float:
+    return TRULY_S.get(config.policy, 1.2)
+
+
+def hold(audition: Audition, job: Job, config: Config, windows: int, factor: float = 1.0) -> list[Config]:
+    heard = []
+    for _ in range(windows):
+        config = audition.choose(job, config, factor * truly_s(config))
+        heard.append(config)
+    return heard
+
+
+def test_candidates_are_heard_once_and_the_fastest_stays() -> None:
+    job, audition = make_job(500_000, 2_000_000, 4_000_000), Audition()
+    wanted = shortlist(job)
+    assert wanted[-1].policy == "ddp"
+    assert len(set(wanted)) == len(wanted)
+    first = audition.choose(job, Config(1, 1), None)
+    heard = [first, *hold(audition, job, first, len(wanted) + 2)]
+    assert heard[: len(wanted)] == wanted
+    best = min(wanted, key=truly_s)
+    assert heard[len(wanted) :] == [best] * 3
+
+
+def test_a_change_calls_for_another_round() -> None:
+    job, audition = make_job(500_000, 2_000_000, 4_000_000), Audition()
+    wanted = shortlist(job)
+    last = hold(audition, job, audition.choose(job, Config(1, 1), None), len(wanted))[-1]
+    assert hold(audition, job, last, 1, factor=1.5) == [last]  # once may be noise
+    assert hold(audition, job, last, 1, factor=1.5) == wanted[:1]
+
+
+def test_noise_does_not() -> None:
+    job, audition = make_job(500_000, 2_000_000, 4_000_000), Audition()
+    last = hold(audition, job, audition.choose(job, Config(1, 1), None), len(shortlist(job)))[-1]
+    for factor in (1.5, 1.0, 1.5, 0.95, 1.05, 1.09):
+        assert hold(audition, job, last, 1, factor=factor) == [last]

@@ -1,0 +1,36 @@
+"""Which parameters travel, and which cannot."""
+
+import pytest
+import torch
+from torch import nn
+
+from autobyte.errors import InputError
+from autobyte.torch.training import travelling
+
+
+def test_every_trained_parameter_travels_once() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight  # tied
+    model[0].bias.requires_grad_(False)
+    assert list(travelling(torch.optim.SGD(model.parameters(), lr=1), model)) == ["0.weight", "1.bias"]
+
+
+def test_parameters_outside_cpu_memory_are_refused() -> None:
+    model = nn.Linear(2, 2, device="meta")
+    with pytest.raises(InputError, match="parameter 'weight' is on meta: this version moves gradients in CPU memory"):
+        travelling(torch.optim.SGD(model.parameters(), lr=1), model)
+
+
+def test_parameters_of_another_model_are_refused() -> None:
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    with pytest.raises(InputError, match="trains 2 parameters that are not of 'Linear'"):
+        travelling(torch.optim.SGD([*model.parameters(), *other.parameters()], lr=1), model)
+    with pytest.raises(InputError, match="trains no parameter of 'Linear'"):
+        travelling(torch.optim.SGD(other.parameters(), lr=1), model)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_cuda_is_refused_in_words() -> None:
+    model = nn.Linear(2, 2, device="cuda")
+    with pytest.raises(InputError, match="is on cuda"):
+        travelling(torch.optim.SGD(model.parameters(), lr=1), model)

@@ -1,0 +1,284 @@
+"""Tuning while training: what is asked runs on every rank, results stay DDP's, nothing that fails or hangs hurts."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import on_ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import autobyte.torch as ab
+from autobyte.config import Config
+from autobyte.errors import FileError, InputError
+from autobyte.torch.control import CommunicationError
+from autobyte.torch.kept import Fingerprint, Kept
+from autobyte.trace import Measurement
+from autobyte.tuners import Tuner
+
+STEPS = 120  # enough for five windows, some of them left out while rank 0 thinks
+
+CONFIGS = [Config(1 << power, 4 << power, knobs={"fusion": 1}) for power in (12, 14, 13)]
+
+
+@Tuner.register("script")
+class Script(Tuner):
+    """Asks for three configs in turn."""
+
+    def __init__(self, space: Any, **_: Any) -> None:
+        self._left = list(CONFIGS)
+
+    def ask(self) -> Config | None:
+        return self._left.pop(0) if self._left else None
+
+    def tell(self, measurement: Measurement) -> None:
+        assert measurement.stats is not None
+        assert (measurement.stats.forward_s >= 0).all()
+
+
+@Tuner.register("broken")
+class Broken(Script):
+    """Fails when it is told of a second window."""
+
+    def tell(self, measurement: Measurement) -> None:
+        if measurement.config != CONFIGS[0]:
+            return
+        raise ValueError("no idea")
+
+
+@Tuner.register("hanging")
+class Hanging(Script):
+    """Never answers."""
+
+    def ask(self) -> Config | None:
+        time.sleep(30)
+        return None
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 300), nn.ReLU(), nn.Linear(300, 100), nn.Tanh(), nn.Linear(100, 4))
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters())
+
+
+def train(
+    model: nn.Module, optimizer: Any, rank: int, steps: int = STEPS, seen: Callable[[], None] = lambda: None
+) -> None:
+    for step in range(steps):
+        rows = torch.randn(5, 12, generator=torch.Generator().manual_seed(1000 * step + rank))
+        optimizer.zero_grad()
+        model(rows).square().mean().backward()
+        optimizer.step()
+        seen()
+
+
+def beside_ddp(rank: int, steps: int = STEPS, **keywords: Any) -> tuple[ab.DistributedOptimizer, list[Config]]:
+    """Train with DDP and with AutoByte, compare all parameters; say which configs were in force."""
+    theirs, ours = make_model(), make_model()
+    train(DistributedDataParallel(theirs), adam(theirs), rank, steps)
+    optimizer = ab.DistributedOptimizer(adam(ours), ours, **keywords)
+    used: list[Config] = []
+
+    def see() -> None:
+        time.sleep(0.005)  # rank 0 thinks meanwhile
+        assert optimizer.training is not None
+        if not used or used[-1] != optimizer.training.config:
+            used.append(optimizer.training.config)
+
+    train(ours, optimizer, rank, steps, see)
+    optimizer.flush()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    return optimizer, used
+
+
+@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("order", ["planned", "leader"])
+def test_switches_while_training_change_no_parameter(engine: str, order: str, tmp_path: Path) -> None:
+    on_ranks(_switches, 2, engine, order, str(tmp_path / "kept.toml"))
+
+
+def _switches(rank: int, engine: str, order: str, keep: str) -> None:
+    optimizer, used = beside_ddp(rank, tuner="script", budget=4, keep=keep, engine=engine, order=order)
+    assert used[1:4] == CONFIGS, f"{[c.label for c in used]} {optimizer.report()}"
+    report = optimizer.report()
+    assert report is not None
+    if rank == 0:
+        assert sum(trial.windows for trial in report.trials.values()) == 4
+        assert report.config in report.trials
+        assert report.failure == ""
+        assert "script: 4 windows of 4 configs" in str(report)
+        kept = Kept.read(Path(keep))
+        assert kept is not None
+        assert kept.config == report.config
+        assert [made.to_json() for made in ab.report()] == [report.to_json()]
+    optimizer.close()
+
+
+@pytest.mark.parametrize(("tuner", "why"), [("broken", "no idea"), ("hanging", "")])
+def test_a_tuner_that_fails_or_hangs_does_not_hurt(tuner: str, why: str) -> None:
+    on_ranks(_hurts, 2, tuner, why)
+
+
+def _hurts(rank: int, tuner: str, why: str) -> None:
+    began = time.monotonic()
+    logging.getLogger("autobyte").setLevel(logging.CRITICAL)
+    optimizer, used = beside_ddp(rank, tuner=tuner, keep=None)
+    report = optimizer.report()
+    assert report is not None
+    assert why in report.failure or rank
+    assert time.monotonic() - began < 15
+    assert used[-1] in (ab.Config(4_000_000, 16_000_000, knobs={"fusion": 1}), CONFIGS[0])
+
+
+def test_what_was_found_is_used_next_time(tmp_path: Path) -> None:
+    keep = tmp_path / "kept.toml"
+    on_ranks(_found, 2, str(keep))
+    text = keep.read_text()
+    assert text.startswith("# AutoByte")
+    keep.write_text(text.replace("gigabit_per_s = ", "gigabit_per_s = 1000"))  # 1000 times the link
+    on_ranks(_other_link, 2, str(keep))
+    keep.write_text(text.replace("workers = 2", "workers = 8"))
+    on_ranks(_other_job, 2, str(keep))
+    assert "workers = 8" in keep.read_text()  # another job's: it stays
+    keep.write_text("something of the user's")
+    on_ranks(_not_ours, 2, str(keep))
+    assert keep.read_text() == "something of the user's"
+
+
+def _found(rank: int, keep: str) -> None:
+    beside_ddp(rank, tuner="script", budget=4, keep=keep)
+    dist.barrier()
+    kept = Kept.read(Path(keep))
+    assert kept is not None
+    model = make_model()
+    optimizer = ab.DistributedOptimizer(adam(model), model, tuner="script", keep=keep)
+    assert optimizer.training is not None
+    assert optimizer.training.config == kept.config
+    optimizer.close()
+
+
+def _other_link(rank: int, keep: str) -> None:
+    optimizer, used = beside_ddp(rank, tuner="script", budget=4, keep=keep)
+    assert CONFIGS[1] in used  # tuned again
+    optimizer.close()
+
+
+def _other_job(rank: int, keep: str) -> None:
+    optimizer, used = beside_ddp(rank, tuner="script", budget=4, keep=keep)
+    assert used[1:4] == CONFIGS
+    optimizer.close()
+
+
+def _not_ours(rank: int, keep: str) -> None:
+    model = make_model()
+    with pytest.raises(CommunicationError, match="name another file with keep="):
+        ab.DistributedOptimizer(adam(model), model, tuner="script", keep=keep)
+
+
+def test_kept_file_says_what_it_is_for(tmp_path: Path) -> None:
+    job = Fingerprint("Net", "3fa2", 4, "allreduce", "as they are", "bytescheduler")
+    kept = Kept(job, 1.2e8, Config(1 << 20, 4 << 20, knobs={"fusion": 1}), "random", 20, 0.7, 0.75)
+    path = tmp_path / "kept.toml"
+    assert Kept.read(path) is None
+    kept.write(path)
+    again = Kept.read(path)
+    assert again is not None
+    assert (again.job, again.config) == (kept.job, kept.config)
+    assert again.same_link(1.4e8)
+    assert not again.same_link(1.2e7)
+    other = Kept(
+        Fingerprint("Net", "3fa2", 8, "ps", "as they are", "bytescheduler"), 1e8, kept.config, "x", 1, 1.0, 1.0
+    )
+    with pytest.raises(FileError, match="workers is 8, not 4, engine is ps, not allreduce"):
+        other.write(path)
+
+
+def test_reconfigure_switches_on_every_rank() -> None:
+    on_ranks(_reconfigures, 2)
+
+
+def _reconfigures(rank: int) -> None:
+    model = make_model()
+    optimizer = ab.DistributedOptimizer(adam(model), model)
+    assert optimizer.training is not None
+    for config in (CONFIGS[0], Config(4096, 4096, "p3"), CONFIGS[1]):
+        optimizer.reconfigure(config)
+        train(model, optimizer, rank, 6)
+        assert optimizer.training.config == config
+    with pytest.raises(CommunicationError, match="a config unlike rank 0's"):
+        optimizer.reconfigure(CONFIGS[rank])
+
+
+def test_auto_chooses_a_config_by_simulation() -> None:
+    on_ranks(_auto, 2)
+
+
+def _auto(rank: int) -> None:
+    optimizer, used = beside_ddp(rank, policy="auto")
+    assert len(used) > 1, f"{optimizer.report()}"
+    report = optimizer.report()
+    assert report is not None
+    assert report.failure == ""
+    model = make_model()
+    with pytest.raises(InputError, match="chooses its own config"):
+        ab.DistributedOptimizer(adam(model), model, policy="auto", tuner="random")
+
+
+def test_ranks_of_their_own_serve() -> None:
+    on_ranks(_served, 4)
+
+
+def _served(rank: int) -> None:
+    workers = dist.new_group([0, 1])
+    if rank >= 2:
+        ab.serve([2, 3])
+        return
+    theirs, ours = make_model(), make_model()
+    train(DistributedDataParallel(theirs, process_group=workers), adam(theirs), rank, 20)
+    optimizer = ab.DistributedOptimizer(adam(ours), ours, engine="ps", servers=[2, 3], process_group=workers)
+    train(ours, optimizer, rank, 20)
+    optimizer.flush()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    optimizer.close()
+
+
+def test_servers_must_not_train() -> None:
+    on_ranks(_cannot_serve, 2)
+
+
+def _cannot_serve(rank: int) -> None:
+    with pytest.raises(InputError, match="not among the servers"):
+        ab.serve([1 - rank])
+    with pytest.raises(InputError, match="do not train"):
+        ab.serve([0, 1])
+    model = make_model()
+    with pytest.raises(InputError, match="servers= is for engine='ps'"):
+        ab.DistributedOptimizer(adam(model), model, servers=[1])
+
+
+def test_a_hopeless_window_ends_early() -> None:
+    on_ranks(_hopeless, 2)
+
+
+def _hopeless(rank: int) -> None:
+    model = make_model()
+    optimizer = ab.DistributedOptimizer(adam(model), model, tuner="script", budget=3, keep=None)
+    steps: list[int] = []
+
+    def see() -> None:
+        assert optimizer.training is not None
+        slow = optimizer.training.config == CONFIGS[0]
+        steps.append(slow)
+        if slow:
+            time.sleep(0.05)
+
+    train(model, optimizer, rank, STEPS, see)
+    assert 3 <= sum(steps) < 10  # not the ten of a window
