@@ -13,7 +13,8 @@ class Doubling(Tuner):
     """Walks along the partition axis, and turns round where it gets slower."""
 
     def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:
-        self._space, self._factor, self._turns, self._last_s = space, 2.0, 0, float("inf")
+        self._space, self._here = space, space.default
+        self._factor, self._turns, self._last_s = 2.0, 0, float("inf")
 
     def tell(self, measurement: Measurement) -> None:
         self._here = measurement.config
