@@ -15,7 +15,9 @@ from autobyte.job import Cluster, Job, Model
 from autobyte.models import find
 from autobyte.testbed import Testbed
 from autobyte.testbed.load import MOST_CORES, OtherLoad
+from autobyte.testbed.validity import measure_links
 from autobyte.torch.training import WIRE
+from autobyte.units import format_rate
 
 BUCKETS_MIB = (1, 4, 25, 100)  # DDP at its best is the best of these; 25 is its default
 DDP_DEFAULT_MIB = 25
@@ -98,6 +100,7 @@ def measure(
         TestbedError: it cannot be made, or a rank failed.
     """
     with TemporaryDirectory() as folder, Testbed(cell.hosts, rate=cell.rate) as testbed:
+        unsound = [link for link in measure_links(testbed) if not link.sound]
         spec, out = Path(folder) / "spec.json", Path(folder) / "rows.jsonl"
         scales = {"time": cell.time_scale, "size": cell.size_scale}
         spec.write_text(
@@ -115,7 +118,7 @@ def measure(
                 meanwhile=lambda: progress(len(out.read_text().splitlines()), total, ""),
             )
         rows = [json.loads(line) for line in out.read_text().splitlines()]
-        return [row | {"other_cores": round(others.cores, 2)} for row in rows]
+        return [row | {"other_cores": round(others.cores, 2), "unsound_links": len(unsound)} for row in rows]
 
 
 def repeated(
@@ -133,7 +136,7 @@ def repeated(
 
 def _settled(row: dict[str, Any]) -> dict[str, Any]:
     """The run that a row came from, its tuning done."""
-    dropped = ("other_cores", "tuner", "windows", "steps_s", "cpu_s", "search_s", "report")
+    dropped = ("other_cores", "unsound_links", "tuner", "windows", "steps_s", "cpu_s", "search_s", "report")
     settled = {key: value for key, value in row.items() if key not in dropped}
     if row["scheduler"] == "autobyte":
         settled["policy"] = row["config"].get("policy", "bytescheduler")
@@ -178,6 +181,7 @@ def _medians(cell: Cell, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, A
             "step_high_s": max(medians),
             "samples_per_s": cell.hosts * find(cell.model).batch_size / step,
             "other_cores": max(member.get("other_cores", 0.0) for member in members),
+            "unsound_links": max(member.get("unsound_links", 0) for member in members),
             "cpu_s": float(np.median([member["cpu_s"] for member in members])),
             **({"search_s": members[0]["search_s"]} if "search_s" in members[0] else {}),
         }
@@ -197,8 +201,9 @@ def _mib(row: dict[str, Any]) -> int:
 def to_json(cell: Cell, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the command prints for machines, and keeps."""
     made = table(cell, rows)
-    busiest = max(row["other_cores"] for row in made)
-    warning = (
-        f"others used {busiest:.1f} cores of this machine meanwhile: measure again" if busiest > MOST_CORES else ""
-    )
+    busiest, unsound = (max(row[key] for row in made) for key in ("other_cores", "unsound_links"))
+    warnings = [f"others used {busiest:.1f} cores of this machine meanwhile"] if busiest > MOST_CORES else []
+    if unsound:
+        warnings.append(f"{unsound} of {2 * cell.hosts} links did not hold {format_rate(cell.rate)} before it began")
+    warning = f"{'; '.join(warnings)}: measure again" if warnings else ""
     return {"cell": asdict(cell), "emulated": cell.describe(), "warning": warning, "rows": made}

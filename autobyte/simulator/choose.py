@@ -50,17 +50,18 @@ def choose(job: Job, among: Sequence[Config] | None = None, *, effects: Effects 
     return others.best if others.best_s < (1 - MARGIN) * buckets.best_s else buckets.best
 
 
-def shortlist(job: Job, *, length: int = 3, effects: Effects = GLOO) -> list[Config]:
+def shortlist(job: Job, *, length: int = 3, effects: Effects | None = None) -> list[Config]:
     """What is worth measuring: the best configs of the fastest policies by prediction, a proven one, DDP's best.
 
     Args:
         job: as it was measured.
         length: policies besides DDP.
-        effects: second-order effects to predict with; those of the all-reduce engine, which servers do not have.
+        effects: second-order effects to predict with; by default those of our engines: `GLOO`'s, none with servers.
 
     Returns:
         the best config of each of the policies predicted to be fastest, the fastest first; `PROVEN`; DDP's.
     """
+    effects = effects or (PLAIN if job.cluster.servers else GLOO)
     others = survey(job, candidates(job), effects=effects)
     best: dict[str, Config] = {}
     for index in others.step_s.argsort(kind="stable").tolist():

@@ -8,7 +8,7 @@ import pytest
 from beds import needs_namespaces
 from typer.testing import CliRunner
 
-from autobyte.bench.bench import BUCKETS_MIB, Cell, runs, table
+from autobyte.bench.bench import BUCKETS_MIB, Cell, runs, table, to_json
 from autobyte.bench.plot import draw_bench
 from autobyte.cli import app
 from autobyte.config import Config
@@ -46,6 +46,13 @@ def test_repeats_give_a_median_and_a_range() -> None:
     repeated = [*rows(), *rows(slower=1.2), *rows(slower=1.1)]
     row = next(r for r in table(CELL, repeated) if r["scheduler"] == "fifo")
     assert [row[key] for key in ("step_low_s", "step_s", "step_high_s")] == pytest.approx([1.34, 1.474, 1.608])
+
+
+def test_what_was_not_to_be_trusted_is_said() -> None:
+    assert to_json(CELL, rows())["warning"] == ""
+    disturbed = [row | {"other_cores": 1.5, "unsound_links": 2} for row in rows()]
+    told = to_json(CELL, [*rows(), *disturbed])["warning"]
+    assert told.startswith("others used 1.5 cores of this machine meanwhile; 2 of 8 links did not hold 1 Gbit/s")
 
 
 def test_what_is_run() -> None:
