@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import psutil
+from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from autobyte.errors import InputError
@@ -31,15 +32,15 @@ def connect(
     store = PrefixStore(f"autobyte/{name}", _get_default_store())
     store.set_timeout(timeout)
     made: dict[tuple[int, str], Connection] = {}
-    if rank == servers[0]:
-        store.set("token", secrets.token_hex(8))
-    token = bytes(store.get("token"))
     listener = None
-    if rank in servers:
-        listener = socket.create_server((own_address(), 0), backlog=len(workers))
-        listener.settimeout(timeout.total_seconds())
-        store.set(f"server{rank}", f"{listener.getsockname()[0]} {listener.getsockname()[1]}")
     try:
+        if rank == servers[0]:
+            store.set("token", secrets.token_hex(8))
+        token = bytes(store.get("token"))
+        if rank in servers:
+            listener = socket.create_server((own_address(), 0), backlog=len(workers))
+            listener.settimeout(timeout.total_seconds())
+            store.set(f"server{rank}", f"{listener.getsockname()[0]} {listener.getsockname()[1]}")
         if rank in workers:
             for server in servers:
                 if server != rank:
@@ -50,8 +51,8 @@ def connect(
                 connection = _admit(listener, token, expected)
                 if connection is not None:
                     made[connection.peer, "worker"] = connection
-    except OSError as error:
-        raise CommunicationError(f"rank {rank} could not connect to its servers or workers: {error}") from error
+    except (OSError, DistStoreError) as error:
+        raise CommunicationError(f"rank {rank}, step 0: could not connect to servers or workers: {error}") from error
     finally:
         if listener is not None:
             listener.close()

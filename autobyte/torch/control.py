@@ -33,7 +33,20 @@ class Control:
         self.size = size
         self.rollcall = RollCall(name, rank=rank, size=size)
         self.step: Callable[[], int] = lambda: 0  # where training is, for messages
-        self._backend = own_gloo(f"{name}/control", rank=rank, size=size, timeout=timeout, threads=2)
+        self._backend = self.meet(
+            lambda: own_gloo(f"{name}/control", rank=rank, size=size, timeout=timeout, threads=2)
+        )
+
+    def meet(self, make: Callable[[], Any]) -> Any:
+        """What is made where all ranks must come.
+
+        Raises:
+            CommunicationError: naming the ranks that did not.
+        """
+        try:
+            return make()
+        except RuntimeError as error:
+            raise self._failed("meet the other ranks", error) from error
 
     def gather(self, numbers: torch.Tensor) -> torch.Tensor:
         """Everybody's numbers, shape [size, *]."""
@@ -97,9 +110,12 @@ class Control:
         try:
             work.wait()
         except RuntimeError as error:
-            why = f"rank {self.rank}, step {self.step()}: could not {what}: {first_line(error)}"
-            self.rollcall.alarm(why)
-            raise CommunicationError(f"{why}; {self.rollcall.absent()}") from error
+            raise self._failed(what, error) from error
+
+    def _failed(self, what: str, error: RuntimeError) -> CommunicationError:
+        why = f"rank {self.rank}, step {self.step()}: could not {what}: {first_line(error)}"
+        self.rollcall.alarm(why)
+        return CommunicationError(f"{why}; {self.rollcall.absent()}")
 
 
 def _digest(value: str) -> torch.Tensor:

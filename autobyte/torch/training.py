@@ -235,8 +235,10 @@ def broadcast_state(model: nn.Module, group: dist.ProcessGroup | None, *, buffer
 
 
 def _all_reduce(training: Training, timeout: timedelta) -> Engine:
-    backend = own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
-    return AllReduce(training.buffers, backend)
+    def make() -> Any:
+        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
+
+    return AllReduce(training.buffers, training.control.meet(make))
 
 
 def _servers(training: Training, timeout: timedelta) -> Engine:

@@ -262,10 +262,30 @@ def _catching(rank: int, engine: str, where: str) -> int:
     return int(optimizer.training.exchange.steps)
 
 
-def test_ctrl_c_ends_all_ranks() -> None:
+def test_a_rank_that_never_comes_is_named() -> None:
+    for ranks in at_once(_alone, 2):
+        outcomes = ranks.outcomes()
+        assert re.match(
+            r"CommunicationError: rank 0, step 0: could not meet .*; no word from rank 1", said(outcomes[0])
+        )
+
+
+def _alone(rank: int, engine: str) -> None:
+    if rank == 0:
+        wrapped(make_model(), engine)
+
+
+def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
     """Whether the terminal sends it to all of them, or somebody to one."""
-    interrupted = [(ranks, which) for which in ((0, 1), (1,)) for ranks in at_once(_interrupted, 2)]
-    time.sleep(2.0)
+    interrupted = []
+    for which in ((0, 1), (1,)):
+        folder = tmp_path / str(which)
+        folder.mkdir()
+        interrupted += [(ranks, which) for ranks in at_once(_interrupted, 2, (), folder, timeout_s=60)]
+    until = time.monotonic() + 60
+    while len(list(tmp_path.glob("*/*"))) < 4 * len(ENGINES):
+        assert time.monotonic() < until, "not all of them train"
+        time.sleep(0.05)
     for ranks, which in interrupted:
         for rank in which:
             ranks.signal(rank, signal.SIGINT)
@@ -275,10 +295,12 @@ def test_ctrl_c_ends_all_ranks() -> None:
         assert re.match("KeyboardInterrupt|CommunicationError: rank 0", said(outcomes[0])), (which, outcomes)
 
 
-def _interrupted(rank: int, engine: str) -> None:
+def _interrupted(rank: int, engine: str, folder: Path) -> None:
     model = make_model()
     optimizer = wrapped(model, engine)
-    train(model, optimizer, rank, range(10**9))
+    train(model, optimizer, rank, range(2))
+    (folder / f"{engine}{rank}").touch()
+    train(model, optimizer, rank, range(2, 10**9))
 
 
 def test_a_server_rank_that_is_killed_ends_all_workers() -> None:
