@@ -74,20 +74,23 @@ def runs(*, tuner: str, windows: int, wire_dtypes: Iterable[str | None]) -> list
     """What is run, one after the other, named as in the table."""
     made: list[dict[str, Any]] = []
     for wire in wire_dtypes:
-        made += [_run("ddp", "ddp", "allreduce", wire, bucket_mib=bucket) for bucket in BUCKETS_MIB]
+        made += [entry("ddp", "ddp", "allreduce", wire, bucket_mib=bucket) for bucket in BUCKETS_MIB]
         for engine in ("allreduce", "ps"):
             if wire is None:
-                made.append(_run("fifo", "autobyte", engine, wire, policy="fifo"))
-                made.append(_run("autobyte-default", "autobyte", engine, wire, policy="bytescheduler"))
+                made.append(entry("fifo", "autobyte", engine, wire, policy="fifo"))
+                made.append(entry("autobyte-default", "autobyte", engine, wire, policy="bytescheduler"))
             made.append(
-                _run("autobyte-tuned", "autobyte", engine, wire, policy="bytescheduler", tuner=tuner, windows=windows)
+                entry(
+                    "autobyte-tuned", "autobyte", engine, wire, policy="bytescheduler", tuner=tuner, windows=windows
+                )
             )
         if wire is None:
-            made.append(_run("autobyte-auto", "autobyte", "allreduce", wire, policy="auto"))
+            made.append(entry("autobyte-auto", "autobyte", "allreduce", wire, policy="auto"))
     return made
 
 
-def _run(name: str, scheduler: str, engine: str, wire: str | None, **more: Any) -> dict[str, Any]:
+def entry(name: str, scheduler: str, engine: str, wire: str | None, **more: Any) -> dict[str, Any]:
+    """What one scheduler is asked for, as `autobyte.bench.cell` reads it."""
     return {"name": name, "scheduler": scheduler, "engine": engine, "wire_dtype": wire, **more}
 
 

@@ -9,6 +9,7 @@ from autobyte.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from autobyte.bench.bench import Cell
+    from autobyte.simulator.calibrate import EngineCosts
 
 AUTO_RATIO = 1.1  # wire time over compute that `--size-scale auto` aims at, on the fastest link
 
@@ -29,6 +30,12 @@ def bench(
     windows: Annotated[int, typer.Option("--windows", help="of ten steps, for the tuner")] = 8,
     steps: Annotated[int, typer.Option("--steps", help="measured, of every scheduler in every repeat")] = 10,
     repeats: Annotated[int, typer.Option("--repeats", help="of everything; a tuner searches in the first")] = 3,
+    policies: Annotated[
+        str, typer.Option("--policies", help="compare these instead, each tuned; such as wfbp,horovod,usbyte,auto")
+    ] = "",
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="what --policies searches with; default: made now")
+    ] = None,
     wire: Annotated[str, typer.Option("--wire", help="what gradients travel as: fp32, bf16, fp16")] = "fp32,bf16",
     out: Annotated[
         Path | None,
@@ -42,9 +49,11 @@ def bench(
     talks through real sockets. Compute is emulated by sleeping, so no GPU is needed; the output says so.
 
     autobyte bench --hosts 4 --rate 1Gbit --model vgg16 --size-scale 0.1
+    autobyte bench --model vgg16,gpt2 --policies wfbp,horovod,mgwfbp,p3,bytescheduler,usbyte,dear,auto
     """
     from autobyte.bench.bench import Cell
     from autobyte.cli.console import print_json
+    from autobyte.comparison.policies import Entrant
     from autobyte.errors import InputError
     from autobyte.tuners.base import TUNERS
     from autobyte.units import parse_rate, parse_seconds
@@ -58,13 +67,18 @@ def bench(
     if min(windows, steps, repeats) < 1:
         raise InputError("windows, steps and repeats must be at least 1")
     compute_s = parse_seconds(compute, what="compute")
+    names = [part.strip() for part in policies.split(",") if part.strip()]
+    for name in names:
+        Entrant(name)  # known?
+    known = _calibrated(calibration, hosts=hosts, rate=rates[0]) if names else None
     outcomes = []
     for name in model.split(","):
         scale = _scale(name, size_scale, hosts=hosts, rate=rates[0], compute_s=compute_s)
         for each in rates:
             cell = Cell(name, hosts, each, compute_s, scale)
-            settings = {"tuner": tuner, "windows": windows, "steps": steps, "repeats": repeats}
-            outcomes.append(_cell(cell, settings, wires, out))
+            settings: dict[str, Any] = {"steps": steps, "repeats": repeats}
+            settings |= {"policies": names} if names else {"tuner": tuner, "windows": windows, "wire": wires}
+            outcomes.append(_cell(cell, settings, known, out))
             if not json:
                 _show(outcomes[-1])
     if json:
@@ -92,40 +106,56 @@ def _scale(name: str, asked: str, *, hosts: int, rate: float, compute_s: float) 
     return scale
 
 
-def _cell(cell: "Cell", settings: dict[str, Any], wires: list[str | None], out: Path | None) -> dict[str, Any]:
-    """One model on links of one rate: measured, or read where it was."""
+def _calibrated(path: Path | None, *, hosts: int, rate: float) -> "EngineCosts":
+    """What a block costs on the all-reduce engine: as it was kept, or measured now at another rate."""
+    from autobyte.bench.calibration import calibrate
+    from autobyte.cli.console import progress
+    from autobyte.simulator.calibrate import Calibration
+
+    if path is not None:
+        return Calibration.load(path).engines["allreduce"]
+    with progress("calibrating") as step:
+        made = calibrate(
+            hosts=hosts,
+            rate=0.7 * rate,
+            engines=("allreduce",),
+            progress=lambda what: lambda done, total, part: step(done, total, what),
+        )
+    return made.engines["allreduce"]
+
+
+def _cell(cell: "Cell", settings: dict[str, Any], costs: "EngineCosts | None", out: Path | None) -> dict[str, Any]:
+    """One model on links of one rate: measured, or read where it was. With costs, policies are compared."""
     import json
 
     from autobyte.bench.bench import repeated, to_json
     from autobyte.bench.plot import draw_bench
+    from autobyte.bench.policies import compared
     from autobyte.cli.compare import write_json
     from autobyte.cli.console import progress
     from autobyte.errors import FileError
 
     name = f"{Path(cell.model).stem}-{cell.rate * 8e-6:g}Mbit"
     path = out / f"{name}.json" if out is not None else None
-    asked = {**settings, "wire": wires}
     if path is not None and path.exists():
         try:
             kept: dict[str, Any] = json.loads(path.read_text())
         except ValueError:
             kept = {}
-        if kept.get("settings") != asked or kept.get("emulated") != cell.describe():
+        if kept.get("settings") != settings or kept.get("emulated") != cell.describe():
             raise FileError(f"{path} holds another measurement: name another folder, or remove it")
         return kept
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     with progress(name) as step:
-        rows = repeated(
-            cell,
-            tuner=settings["tuner"],
-            windows=settings["windows"],
-            wire_dtypes=wires,
-            steps=settings["steps"],
-            repeats=settings["repeats"],
-            progress=step,
-        )
-    outcome = to_json(cell, rows) | {"settings": asked}
+        how = {"steps": settings["steps"], "repeats": settings["repeats"], "progress": step}
+        if costs is not None:
+            rows = compared(cell, settings["policies"], costs, **how)
+        else:
+            rows = repeated(
+                cell, tuner=settings["tuner"], windows=settings["windows"], wire_dtypes=settings["wire"], **how
+            )
+    outcome = to_json(cell, rows) | {"settings": settings}
     if path is not None:
         write_json(path, outcome)
         draw_bench(outcome, path.with_suffix(".png"))

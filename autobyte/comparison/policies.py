@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autobyte.bound import bound_s, gap_closed
-from autobyte.config import Config
+from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.job import Job
 from autobyte.scheduler.policies import POLICIES, make_plan
@@ -38,15 +38,23 @@ class Entrant:
         """The policy's name."""
         return self.name.partition(":")[0]
 
-    def search(self, job: Job, *, tuner: str, budget: int, seed: int, effects: Effects) -> Config:
-        """The config that a search of so many windows ends with."""
-        if self.policy == AUTO:
-            return choose(job, effects=effects)
+    def space(self, job: Job) -> Space:
+        """What there is to tune; a knob that was asked for stays as it is.
+
+        Raises:
+            InputError: the policy has no such knob.
+        """
         space = POLICIES[self.policy]().space(job)
         default = replace(space.default, knobs=dict(space.default.knobs) | self._knobs())
         make_plan(job, default)  # an unknown knob is told at once
         free = {name: ends for name, ends in space.knobs.items() if name not in self._knobs()}
-        space = replace(space, default=default, knobs=free)
+        return replace(space, default=default, knobs=free)
+
+    def search(self, job: Job, *, tuner: str, budget: int, seed: int, effects: Effects) -> Config:
+        """The config that a search of so many windows ends with."""
+        if self.policy == AUTO:
+            return choose(job, effects=effects)
+        space = self.space(job)
         made = make_tuner(tuner, space, job=job, seed=seed, budget=budget)
         return tune(made, World(job, effects=effects, seed=seed), space, budget=budget)[-1].config
 

@@ -10,8 +10,11 @@ from typer.testing import CliRunner
 
 from autobyte.bench.bench import BUCKETS_MIB, Cell, runs, table, to_json
 from autobyte.bench.plot import draw_bench
+from autobyte.bench.policies import tuned
 from autobyte.cli import app
 from autobyte.config import Config
+from autobyte.simulator.calibrate import EngineCosts
+from autobyte.simulator.steady import step_s
 
 CELL = Cell("vgg16", hosts=4, rate=1.25e8, compute_s=0.6, size_scale=0.1)
 STEPS_S = {"fifo": 1.34, "autobyte-default": 0.8, "autobyte-tuned": 0.7, "autobyte-auto": 0.71}
@@ -101,3 +104,27 @@ def test_schedulers_side_by_side_on_real_links(tmp_path: Path) -> None:
         assert row["step_s"] >= 0.04
     again = CliRunner().invoke(app, ["bench", *asked], catch_exceptions=False)  # read, not measured again
     assert json.loads(again.stdout) == outcome
+
+
+def test_a_policy_s_default_and_what_simulation_finds_best_are_measured() -> None:
+    costs = EngineCosts(rate_share=0.99, latency_s=1e-5, overhead_s=2e-3, step_s=1e-3, sharing=8)
+    job = costs.price(CELL.job(servers=False, wire_dtype=None))
+    default, *found = tuned(CELL, "bytescheduler:fusion=1", costs)
+    assert len(found) == 2
+    assert {config.knobs["fusion"] for config in (default, *found)} == {1}
+    slow = step_s(job, default, effects=costs.effects)
+    assert all(step_s(job, config, effects=costs.effects) < slow for config in found)
+    assert len(tuned(CELL, "wfbp", costs)) == 1  # it has nothing to tune
+
+
+@needs_namespaces
+def test_policies_side_by_side_on_real_links() -> None:
+    kept = Path(__file__).parents[2] / "paper" / "data" / "testbed_calibration.json"
+    asked = ["--hosts", "2", "--rate", "1Gbit", "--compute", "40ms", "--size-scale", "0.005", "--steps", "3"]
+    asked += ["--repeats", "1", "--policies", "wfbp,bytescheduler,dear", "--calibration", str(kept), "--json"]
+    outcome = json.loads(CliRunner().invoke(app, ["bench", *asked], catch_exceptions=False).stdout)
+    found = {row["scheduler"]: row["config"].get("policy", "bytescheduler") for row in outcome["rows"]}
+    assert {name: found[name] for name in ("wfbp", "bytescheduler", "dear")} == {
+        "wfbp": "wfbp", "bytescheduler": "bytescheduler", "dear": "dear",
+    }  # fmt: skip
+    assert {"ddp-best", "ddp-default"} < found.keys()

@@ -1,0 +1,83 @@
+"""All policies on the same links, each tuned: what simulation finds best is measured, and the fastest counts.
+
+The search is the same for all: configs drawn from the policy's own space are simulated on a calibrated job, the best
+few and the policy's default are measured, and the fastest of them is measured again.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import qmc
+
+from autobyte.bench.bench import BUCKETS_MIB, Cell, Progress, entry, measure
+from autobyte.comparison.policies import AUTO, Entrant
+from autobyte.config import Config
+from autobyte.simulator.calibrate import EngineCosts
+from autobyte.simulator.landscape import survey
+
+ENGINE = "allreduce"
+DRAWN = 128  # configs of a policy that are simulated
+MEASURED = 3  # of them at most, the policy's default among them
+
+
+def tuned(cell: Cell, name: str, costs: EngineCosts, *, most: int = MEASURED) -> list[Config]:
+    """What to measure of a policy: its default, and what is best by simulation.
+
+    Args:
+        cell: what it runs on.
+        name: of the policy, maybe with knobs.
+        costs: of the engine; they are the only thing that is known of it.
+        most: configs.
+    """
+    job = costs.price(cell.job(servers=False, wire_dtype=None))
+    space = Entrant(name).space(job)
+    drawn = qmc.Sobol(len(space.names), seed=0).random(DRAWN) if space.names else []
+    configs = list(dict.fromkeys([space.default, *(space.at(point.tolist()) for point in drawn)]))
+    land = survey(job, configs, effects=costs.effects)
+    ranked = [configs[index] for index in np.argsort(land.step_s, kind="stable")]
+    return list(dict.fromkeys([space.default, *ranked]))[:most]
+
+
+def compared(
+    cell: Cell, names: Sequence[str], costs: EngineCosts, *, steps: int, repeats: int, progress: Progress
+) -> list[dict[str, Any]]:
+    """Search, then measure what was found `repeats` times, DDP's buckets and `auto` beside it.
+
+    Args:
+        cell: what they run on.
+        names: policies; `auto` measures for itself.
+        costs: what simulation is told of the engine.
+        steps: measured, of every config in every repeat.
+        repeats: besides the search.
+        progress: shows how far it is.
+
+    Returns:
+        rows for `table`; none is of the search.
+    """
+    searched = measure(cell, [_searching(cell, name, costs) for name in names], steps=steps, progress=progress)
+    found = _fastest(searched)
+    again = [entry("ddp", "ddp", ENGINE, None, bucket_mib=bucket) for bucket in BUCKETS_MIB]
+    again += [entry(name, "autobyte", ENGINE, None, policy=found[name].policy, config=found[name].to_json())
+              for name in names]  # fmt: skip
+    rows = []
+    for _ in range(repeats):
+        rows += measure(cell, again, steps=steps, progress=progress)
+    return rows
+
+
+def _searching(cell: Cell, name: str, costs: EngineCosts) -> dict[str, Any]:
+    if name == AUTO:
+        return entry(name, "autobyte", ENGINE, None, policy=name)
+    first, *more = [config.to_json() for config in tuned(cell, name, costs)]
+    return entry(name, "autobyte", ENGINE, None, policy=Entrant(name).policy, config=first, more=more)
+
+
+def _fastest(rows: Iterable[dict[str, Any]]) -> dict[str, Config]:
+    """The fastest config of each policy."""
+    best: dict[str, tuple[float, Config]] = {}
+    for row in rows:
+        step_s = float(np.median(row["steps_s"]))
+        if row["name"] not in best or step_s < best[row["name"]][0]:
+            best[row["name"]] = step_s, Config.from_json(row["config"])
+    return {name: config for name, (_, config) in best.items()}
