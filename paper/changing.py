@@ -23,7 +23,7 @@ ONCE = (
     "bayesian-published",
     "bayesian",
 )  # tuned before the changes, as ByteScheduler does it, and then left alone
-ONGOING = ("descent", "twin", "metanet-published", "metanet")  # begin with what `bayesian` found
+ONGOING = ("descent", "twin", "metanet-paper", "metanet")  # begin with what `bayesian` found
 MODELS = ("resnet50", "vgg16", "alexnet")
 SEEDS = 3
 DRAWN = ("released", "constant", "bayesian", "twin", "metanet", "oracle")
@@ -82,17 +82,9 @@ def _train(job: Job, scenario: Scenario, way: list[Config], seed: int) -> list[M
     return [world.measure(config, iterations=WINDOW, warmup=WARMUP) for config in way]
 
 
-def gains(rows: list[dict[str, Any]], over: str, method: str, **where: Any) -> np.ndarray:
-    """Gain of one method over another in every phase of 20 iterations but the first, of the same seed."""
-    phases: dict[tuple[Any, ...], dict[str, list[float]]] = {}
-    for row in sheet.where(rows, **where):
-        if row["method"] in (over, method) and row["iteration"] >= 20:
-            key = (row["architecture"], row["model"], row["seed"], row["iteration"] // 20)
-            phases.setdefault(key, {}).setdefault(row["method"], []).append(1 / row["samples_per_s"])
-    return np.array([np.mean(phase[over]) / np.mean(phase[method]) - 1 for phase in phases.values()])
-
-
-def draw(name: str, folder: Path, *, panels: list[tuple[str, str]], marks: list[tuple[int, str]]) -> None:
+def draw(
+    name: str, folder: Path, *, panels: list[tuple[str, str]], marks: list[tuple[int, str]], what: str = "simulated"
+) -> None:
     """Draw gains over BO tuned once, iteration by iteration: the median over seeds, each against its own.
 
     Args:
@@ -100,6 +92,7 @@ def draw(name: str, folder: Path, *, panels: list[tuple[str, str]], marks: list[
         folder: where both are.
         panels: (model, architecture), as far as the CSV has them.
         marks: (iteration, text) of what changes.
+        what: the numbers are.
     """
     rows = sheet.read(name, folder)
     panels = [place for place in panels if sheet.where(rows, model=place[0], architecture=place[1])]
@@ -128,4 +121,4 @@ def draw(name: str, folder: Path, *, panels: list[tuple[str, str]], marks: list[
         panel.margins(y=0.15)
         style.label_ends(panel, ends)
     axes[-1, 0].set_xlabel("iteration")
-    style.save(figure, name, folder / "figures")
+    style.save(figure, name, folder / "figures", what=what)

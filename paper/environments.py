@@ -20,7 +20,7 @@ MODELS = ("resnet50", "vgg16", "alexnet")
 GBITS = (0.5, 1, 5, 10, 25)
 SEEDS = 3
 FUSED = Space(default=Config(4_000_000, 16_000_000, knobs={"fusion": 1.0}))
-TUNERS = ("released", "bayesian", "twin", "metanet-published", "metanet")  # figure 10 has the others
+TUNERS = ("released", "bayesian", "twin", "metanet-paper", "metanet")  # figure 10 has the others
 SHOWN = ("ddp", "released", "constant", "bayesian", "metanet", "oracle", "oracle-fused")  # of all that the CSV holds
 
 
@@ -72,7 +72,7 @@ def _trial(cell: tuple[str, float, str, str, int]) -> tuple[dict[str, Any], dict
     return row, here | {"cpu_ms_per_decision": cpu_ms}
 
 
-def draw(name: str, folder: Path) -> None:
+def draw(name: str, folder: Path, *, what: str = "simulated") -> None:
     """Draw speeds as multiples of the baseline; medians over seeds, bars from the least to the most."""
     rows = sheet.read(name, folder)
     models = list(dict.fromkeys(sheet.column(rows, "model")))
@@ -93,7 +93,7 @@ def draw(name: str, folder: Path) -> None:
     gbits = list(dict.fromkeys(sheet.column(rows, "gbit")))
     axes[-1, 0].set_xticks(range(len(gbits)), [f"{gbit:g}" for gbit in gbits])
     axes[-1, 0].set_xlabel("Gbit/s")
-    style.save(figure, name, folder / "figures")
+    style.save(figure, name, folder / "figures", what=what)
 
 
 def _over_baseline(rows: list[dict[str, Any]], method: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

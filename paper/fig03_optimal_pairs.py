@@ -1,9 +1,11 @@
 """Figure 3: speed over ⟨S_p, S_c⟩ for four models, and for ResNet50 at four bandwidths: the best pair moves.
 
-    python paper/fig03_optimal_pairs.py        # 15 seconds
+    python paper/fig03_optimal_pairs.py              # 30 seconds
+    python paper/fig03_optimal_pairs.py --testbed    # 5 seconds, from what `make grid` recorded
 
 Simulated. Writes data/fig03_optimal_pairs.csv (the 16 pairs of every panel), data/fig03_optimal_pairs.best.csv (the
-best of them, and what lies beyond) and figures/fig03_optimal_pairs.{pdf,png}.
+best of them, and what lies beyond) and figures/fig03_optimal_pairs.{pdf,png}. On the testbed: six partitions and four
+credits, 4 hosts, sizes scaled; data/fig03_optimal_pairs.testbed.csv and figures of the same name.
 """
 
 from dataclasses import replace
@@ -29,9 +31,16 @@ BY_MODEL = {"resnet50": (1, 4), "vgg16": (4, 1), "alexnet": (1, 1), "densenet121
 LIGHT_S = (50e-6, 3e-6)  # a tenth of the default overhead per block and per hop: how much of it all that decides
 BY_GBIT = {20: (1, 4), 8: (1, 2), 5: (4, 2), 3: (4, 2)}
 
-options = sheet.options(__doc__).parse_args()
+options = sheet.options(__doc__, testbed=True).parse_args()
 panels = [("a", model, MODELS_GBIT, pair) for model, pair in BY_MODEL.items()]
 panels += [("b", "resnet50", gbit, pair) for gbit, pair in BY_GBIT.items()]
+if options.testbed:
+    import shaped
+
+    if not options.redraw:
+        shaped.grids(f"{NAME}.testbed", options)
+    shaped.draw_grids(f"{NAME}.testbed", options.out)
+    raise SystemExit
 if not options.redraw:
     rows, best = [], []
     for architecture in jobs.ARCHITECTURES:

@@ -1,12 +1,14 @@
 """Figure 6: the links go from 10 to 3 Gbit/s and back every 20 iterations; AutoByte against BO tuned once before.
 
-    python paper/fig06_dynamic_bandwidth.py        # 2 minutes
+    python paper/fig06_dynamic_bandwidth.py              # 2 minutes
+    python paper/fig06_dynamic_bandwidth.py --testbed    # 40 minutes, Linux and root
 
 Simulated. Writes data/fig06_dynamic_bandwidth.csv and figures/fig06_dynamic_bandwidth.{pdf,png}.
 """
 
 import changing
 import jobs
+import runs
 import sheet
 
 from autobyte.scenario import Change, Scenario
@@ -22,9 +24,17 @@ scenario = Scenario(
         Change(at=2 * EVERY, every=2 * EVERY, up=jobs.rate(HIGH_GBIT), down=jobs.rate(HIGH_GBIT)),
     ),
 )
-options = sheet.options(__doc__).parse_args()
-if not options.redraw:
+options = sheet.options(__doc__, testbed=True).parse_args()
+if options.testbed:
+    import shaped
+
+    NAME = f"{NAME}.testbed"
+    if not options.redraw:
+        models, tuners = ("resnet50", "vgg16"), runs.installed(changing.ONGOING)
+        shaped.changing(NAME, scenario, HIGH_GBIT, models, tuners, WINDOWS, options)
+elif not options.redraw:
     rows = changing.measure(scenario, HIGH_GBIT, 4 if options.quick else WINDOWS, options)
     sheet.write(rows, NAME, options.out)
+WHAT = "emulated" if options.testbed else "simulated"
 marks = [(k * EVERY, f"{LOW_GBIT if k % 2 else HIGH_GBIT} G") for k in range(WINDOWS * 10 // EVERY)]
-changing.draw(NAME, options.out, panels=[("resnet50", "ps"), ("vgg16", "ps")], marks=marks)
+changing.draw(NAME, options.out, panels=[("resnet50", "ps"), ("vgg16", "ps")], marks=marks, what=WHAT)

@@ -10,16 +10,19 @@ HERE = Path(__file__).parent
 Row = dict[str, Any]
 
 
-def options(text: str) -> argparse.ArgumentParser:
+def options(text: str, *, testbed: bool = False) -> argparse.ArgumentParser:
     """Make a parser with the options that all scripts have.
 
     Args:
         text: the script's docstring.
+        testbed: whether the figure can be measured on shaped links, too.
     """
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer points: shows that it works, and nothing more")
     parser.add_argument("--seed", type=int, default=0, help="of everything drawn at random (default: 0)")
     parser.add_argument("--redraw", action="store_true", help="draw what data/ holds, without running anything")
+    if testbed:
+        parser.add_argument("--testbed", action="store_true", help="measure on shaped links (Linux, root), and go on")
     parser.add_argument("--out", type=Path, default=HERE, help="where data/ and figures/ are (default: here)")
     return parser
 

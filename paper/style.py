@@ -44,6 +44,7 @@ LOOKS: dict[str, tuple[str, Any]] = {
     "constant": (PURPLE, "-"),
     "grid": (ORANGE, (0, (4, 1.2))),
     "grid-16": (ORANGE, (0, (1, 0.8))),
+    "grid-12": (ORANGE, (0, (2, 1))),
     "random": (MUTED, (0, (2, 1))),
     "bayesian": (ORANGE, "-"),
     "bayesian-published": (RED, (0, (4, 1.2))),
@@ -52,7 +53,7 @@ LOOKS: dict[str, tuple[str, Any]] = {
     "descent": (TEAL, (0, (4, 1.2))),
     "twin": (BLUE, (0, (2, 1))),
     "metanet": (BLUE, "-"),
-    "metanet-published": (BLUE, (0, (4, 1.2))),
+    "metanet-paper": (BLUE, (0, (4, 1.2))),
     "oracle": (INK, (0, (1, 0.8))),
     "oracle-fused": (TEAL, (0, (1, 0.8))),
     "bound": (INK, "-"),
@@ -69,7 +70,8 @@ NAMES = {
     "usbyte": "US-Byte",
     "constant": "best constant",
     "grid": "grid, 304 pairs",
-    "grid-16": "grid, 16 pairs",
+    "grid-16": "grid, 16 of them",
+    "grid-12": "grid, 2 … 8 MB × 1 … 4X",
     "random": "random",
     "bayesian": "BO",
     "bayesian-published": "BO, released settings",
@@ -78,12 +80,18 @@ NAMES = {
     "descent": "descent",
     "twin": "twin",
     "metanet": "AutoByte",
-    "metanet-published": "AutoByte as published",
+    "metanet-paper": "AutoByte as published",
     "oracle": "optimum",
     "oracle-fused": "optimum with fusion",
     "bound": "bound",
 }
-MODELS = {"resnet50": "ResNet50", "vgg16": "VGG16", "alexnet": "AlexNet", "densenet121": "DenseNet121"}
+MODELS = {
+    "resnet50": "ResNet50",
+    "vgg16": "VGG16",
+    "alexnet": "AlexNet",
+    "densenet121": "DenseNet121",
+    "gpt2": "GPT-2",
+}
 
 matplotlib.use("Agg")
 matplotlib.rcdefaults()  # whatever the user's matplotlibrc says

@@ -95,31 +95,48 @@ def entry(name: str, scheduler: str, engine: str, wire: str | None, **more: Any)
 
 
 def measure(
-    cell: Cell, wanted: Sequence[dict[str, Any]], *, steps: int, progress: Progress = lambda done, total, what: None
+    cell: Cell,
+    wanted: Sequence[dict[str, Any]],
+    *,
+    steps: int,
+    progress: Progress = lambda done, total, what: None,
+    change: Callable[[Testbed, int], None] = lambda testbed, step: None,
 ) -> list[dict[str, Any]]:
     """Run on a testbed, and give every run's rows.
+
+    Args:
+        cell: model and links.
+        wanted: what is run, one after the other; see `autobyte.bench.cell`.
+        steps: measured, of every run.
+        progress: shown while it runs.
+        change: may reshape links; given the step that a watched run is in, every 0.1 s.
 
     Raises:
         TestbedError: it cannot be made, or a rank failed.
     """
     with TemporaryDirectory() as folder, Testbed(cell.hosts, rate=cell.rate) as testbed:
         unsound = [link for link in measure_links(testbed) if not link.sound]
-        spec, out = Path(folder) / "spec.json", Path(folder) / "rows.jsonl"
+        spec, out, pace = (Path(folder) / name for name in ("spec.json", "rows.jsonl", "pace"))
         scales = {"time": cell.time_scale, "size": cell.size_scale}
-        spec.write_text(
-            json.dumps({"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps, "out": str(out)})
-        )
+        asked = {"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps}
+        spec.write_text(json.dumps(asked | {"out": str(out), "pace": str(pace)}))
         out.touch()
+        pace.write_text("0")
         total = sum(1 + len(run.get("more", [])) for run in wanted)
-        budget = sum((2 * steps + 12 * run.get("windows", 0)) * (1 + len(run.get("more", []))) for run in wanted)
+        windows = [run.get("watch", 0) + run.get("windows", 0) for run in wanted]
+        budget = sum(
+            (2 * steps + 12 * w) * (1 + len(run.get("more", []))) for w, run in zip(windows, wanted, strict=True)
+        )
+
+        def meanwhile() -> None:
+            progress(len(out.read_text().splitlines()), total, "")
+            change(testbed, int(pace.read_text()))
+
         with (
             OtherLoad() as others,
             testbed.start([sys.executable, "-m", "autobyte.bench.cell", str(spec)]) as launch,
         ):
-            launch.wait(
-                timeout_s=budget * TIMEOUT_PER_STEP_S,
-                meanwhile=lambda: progress(len(out.read_text().splitlines()), total, ""),
-            )
+            launch.wait(timeout_s=budget * TIMEOUT_PER_STEP_S, meanwhile=meanwhile)
         rows = [json.loads(line) for line in out.read_text().splitlines()]
         return [row | {"other_cores": round(others.cores, 2), "unsound_links": len(unsound)} for row in rows]
 

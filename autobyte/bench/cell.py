@@ -39,7 +39,7 @@ def main(spec_path: str) -> None:
     spec = json.loads(Path(spec_path).read_text())
     model = find(spec["model"]).scaled(**spec["scales"])
     for run in spec["runs"]:
-        for row in measure(model, run, steps=spec["steps"]):
+        for row in measure(model, run, steps=spec["steps"], pace=Path(spec["pace"])):
             if dist.get_rank() == 0:
                 with Path(spec["out"]).open("a") as out:
                     out.write(json.dumps(row) + "\n")
@@ -47,8 +47,8 @@ def main(spec_path: str) -> None:
     dist.destroy_process_group()
 
 
-def measure(model: Model, run: dict[str, Any], *, steps: int) -> Iterator[dict[str, Any]]:
-    """Measure one scheduler; a run of several configs gives a row for each."""
+def measure(model: Model, run: dict[str, Any], *, steps: int, pace: Path) -> Iterator[dict[str, Any]]:
+    """Measure one scheduler; a run of several configs gives a row for each, one with `watch` all of its steps."""
     if run["scheduler"] in ("ddp", "none"):
         alone = _ddp(model, run) if run["scheduler"] == "ddp" else _plain(model)
         yield run | timed(alone, warmup=WARMUP, steps=steps)
@@ -72,7 +72,9 @@ def measure(model: Model, run: dict[str, Any], *, steps: int) -> Iterator[dict[s
         optimizer.step()
 
     try:
-        if run.get("tuner"):
+        if run.get("watch"):
+            yield run | _watched(step, optimizer, run["watch"], pace, settle=not run.get("tuner"))
+        elif run.get("tuner"):
             yield run | _tuned(step, optimizer, run["windows"], steps)
         else:
             _settle(step, optimizer)
@@ -131,6 +133,37 @@ def _tuned(step: Step, optimizer: ab.DistributedOptimizer, windows: int, steps: 
     found = optimizer.report()
     told = found.to_json() if found is not None else {}
     return {"config": _config(optimizer), "search_s": search_s, "report": told} | measured
+
+
+def _watched(
+    step: Step, optimizer: ab.DistributedOptimizer, windows: int, pace: Path, *, settle: bool
+) -> dict[str, Any]:
+    """Train for so many windows of ten steps, and tell all that happens.
+
+    The number of steps goes into the file `pace`, once a window: links may change with it.
+    """
+    told: list[dict[str, Any]] = []
+    _write(pace, 0)
+    if settle:
+        _settle(step, optimizer)
+    for window in range(windows):
+        _write(pace, 10 * window)
+        config, took = _config(optimizer), []
+        for _ in range(10):
+            began = time.perf_counter()
+            step()
+            took.append(time.perf_counter() - began)
+        told.append({"config": config, "steps_s": took})
+    return {"config": _config(optimizer), "watched": told, "steps_s": told[-1]["steps_s"], "cpu_s": 0.0}
+
+
+def _write(pace: Path, steps: int) -> None:
+    """Say which step it is; whoever reads finds the old number or the new one, and never half of it."""
+    if dist.get_rank() == 0:
+        fresh = pace.with_suffix(".new")
+        fresh.write_text(str(steps))
+        fresh.replace(pace)
+    dist.barrier()
 
 
 def _ddp(model: Model, run: dict[str, Any]) -> Step:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from beds import needs_namespaces
 
 PAPER = Path(__file__).parents[2] / "paper"
 SCRIPTS = sorted(path.stem for pattern in ("fig*.py", "table*.py") for path in PAPER.glob(pattern))
@@ -55,7 +56,8 @@ def test_the_numbers_behind_a_committed_figure_are_committed_and_say_what_they_a
     for path in PAPER.glob(f"data/{script}*.csv"):
         with path.open(encoding="utf-8") as file:
             kinds = {row["what"] for row in csv.DictReader(file)}
-        assert kinds == {"measured" if path.name.endswith(".measured.csv") else "simulated"}
+        emulated, measured = ".testbed." in path.name, path.name.endswith(".measured.csv")
+        assert kinds == {"emulated" if emulated else "measured" if measured else "simulated"}
 
 
 def test_a_start_of_ones_own_is_trial_0(tmp_path: Path) -> None:
@@ -63,3 +65,30 @@ def test_a_start_of_ones_own_is_trial_0(tmp_path: Path) -> None:
     with (tmp_path / "data" / "fig05_convergence.csv").open(encoding="utf-8") as file:
         first = [row["pair"] for row in csv.DictReader(file) if row["iteration"] == "0"]
     assert set(first) == {"⟨16,2⟩"}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*.*")}
+
+
+def test_the_recorded_grids_are_figure_3_on_the_testbed(tmp_path: Path) -> None:
+    run("fig03_optimal_pairs", "--testbed", "--out", tmp_path)
+    made = files(tmp_path)
+    assert sorted(made) == [f"fig03_optimal_pairs.testbed.{end}" for end in ("best.csv", "csv", "pdf", "png")]
+    for name, numbers in made.items():
+        if name.endswith(".csv"):
+            assert numbers == (PAPER / "data" / name).read_bytes()
+
+
+@needs_namespaces
+def test_figure_5_is_measured_on_real_links_and_not_measured_twice(tmp_path: Path) -> None:
+    name = "fig05_convergence.testbed"
+    run("fig05_convergence", "--testbed", "--quick", "--out", tmp_path)
+    made = files(tmp_path)
+    assert sorted(made) == [f"{name}.{end}" for end in ("csv", "pdf", "png", "summary.csv")]
+    rows = list(csv.DictReader(made[f"{name}.csv"].decode().splitlines()))
+    assert {row["what"] for row in rows} == {"emulated"}
+    assert {(row["start"], row["iteration"]) for row in rows} == {("2,2", str(at)) for at in (0, 5, 10, 15)}
+    assert all(0 < float(row["samples_per_s"]) < 600 for row in rows)  # 2 hosts, 32 samples each, at least 0.11 s
+    run("fig05_convergence", "--testbed", "--quick", "--out", tmp_path)
+    assert files(tmp_path) == made

@@ -1,0 +1,313 @@
+"""The figures on real links: emulated models on hosts in network namespaces, measured cell after cell.
+
+Compute takes as long as the model's, by sleeping: time is not dilated. Sizes and rates shrink together: a tenth of
+the gradients, partitions and credits takes as long on links of a tenth of the rate. What a block costs beyond its
+bytes does not shrink; it is gloo's and the kernel's. Small tensors are fused, as training does by default. A cell
+whose rows are there is not measured again, so a run that was killed goes on.
+"""
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jobs
+import numpy as np
+import runs
+import sheet
+import style
+
+from autobyte.bench.bench import BUCKETS_MIB, Cell, measure
+from autobyte.bench.grid import read
+from autobyte.bench.priority import undisturbed
+from autobyte.config import BYTESCHEDULER_DEFAULT, Config
+from autobyte.models import find
+from autobyte.scenario import Scenario
+from autobyte.testbed import Testbed
+from autobyte.tuning import TOLERANCE, WINDOW
+from autobyte.units import KIB
+
+HOSTS, LINK_GBIT = 4, 1  # what one machine with two cores bears: autobyte testbed check
+TUNERS = ("bayesian", "twin", "metanet-paper", "metanet")
+GBITS = (5, 10, 25)  # at 0.5 and 1 a step of VGG16 takes 7 s and more, and no order helps
+STEPS = 10  # measured, of what does not search
+QUICK_GBIT = 200  # sizes shrink to a 200th
+
+Place = tuple[Any, ...]
+
+
+def cell(model: str, gbit: float, options: Namespace) -> Cell:
+    """A model on links that stand for links of that rate."""
+    gbit = QUICK_GBIT if options.quick else gbit
+    rate, hosts = LINK_GBIT * jobs.GBIT, 2 if options.quick else HOSTS
+    return Cell(model, hosts, rate, compute_s=find(model).compute_s, size_scale=LINK_GBIT / gbit)
+
+
+def shrunk(pair: Config, of: Cell) -> Config:
+    """A pair of the paper's sizes on the shrunk model."""
+    partition = max(4, round(pair.partition_bytes * of.size_scale))
+    credit = max(4, round(pair.credit_bytes * of.size_scale))
+    return Config(partition, credit, knobs={"fusion": 1.0})
+
+
+def label(told: dict[str, Any], of: Cell) -> str:
+    """A pair of the shrunk model in the paper's sizes."""
+    config = Config.from_json(told)
+    return jobs.label(
+        Config(round(config.partition_bytes / of.size_scale), round(config.credit_bytes / of.size_scale))
+    )
+
+
+def scheduler(name: str, engine: str, config: Config, **more: Any) -> dict[str, Any]:
+    """A run of AutoByte's optimizer that begins with a config."""
+    start = {"policy": config.policy, "config": config.to_json(), "wire_dtype": None}
+    return {"name": name, "scheduler": "autobyte", "engine": engine} | start | more
+
+
+def collect(
+    name: str,
+    places: Sequence[Place],
+    keys: Sequence[str],
+    work: Callable[[Place], list[dict[str, Any]]],
+    options: Namespace,
+) -> None:
+    """Measure the places that the file does not hold, and write it after each."""
+    path = options.out / "data" / f"{name}.csv"
+    rows = sheet.read(name, options.out) if path.exists() else []
+    for place in places:
+        if place not in {tuple(row[key] for key in keys) for row in rows}:
+            with undisturbed():
+                rows += [dict(zip(keys, place, strict=True)) | row for row in work(place)]
+            sheet.write(
+                [{k: v for k, v in row.items() if k != "what"} for row in rows], name, options.out, what="emulated"
+            )
+
+
+def soundness(row: dict[str, Any]) -> dict[str, Any]:
+    """Cores that others used meanwhile, and links that did not hold their rate before."""
+    return {"other_cores": row["other_cores"], "unsound_links": row["unsound_links"]}
+
+
+def windows(row: dict[str, Any], of: Cell, *, every: int = 5) -> list[dict[str, Any]]:
+    """Speeds of a watched run: a row for every five steps."""
+    samples = of.hosts * find(of.model).batch_size
+    return [
+        {"iteration": WINDOW * number + k, "pair": label(window["config"], of)}
+        | {"samples_per_s": samples * every / sum(window["steps_s"][k : k + every])}
+        | soundness(row)
+        for number, window in enumerate(row["watched"])
+        for k in range(0, WINDOW, every)
+    ]
+
+
+def grids(name: str, options: Namespace) -> None:
+    """Figure 3: from the grids that `autobyte record` has recorded, not measured again."""
+    rows = [row for row in read(sheet.HERE / "data" / "testbed_grid.csv") if row.policy != "none"]
+    made, best = [], []
+    for place in dict.fromkeys((row.model, row.rate, row.engine, row.size_scale) for row in rows):
+        model, rate, engine, scale = place
+        there = [row for row in rows if (row.model, row.rate, row.engine, row.size_scale) == place]
+        pairs = {row.config: row.step_s for row in there if row.policy == "bytescheduler"}
+        ddp = [row.step_s for row in there if row.policy == "ddp"]
+        here = {"architecture": engine, "model": model, "gbit": rate / jobs.GBIT, "size_scale": scale}
+        for config, step_s in pairs.items():
+            kib, ratio = config.partition_bytes // KIB, config.credit_bytes // config.partition_bytes
+            made.append(here | {"partition_kib": kib, "credit_ratio": ratio, "step_s": step_s})
+        kib, ratio = min((row["step_s"], row["partition_kib"], row["credit_ratio"]) for row in made[-len(pairs) :])[
+            1:
+        ]
+        best_s = min(pairs.values())
+        best.append(
+            here
+            | {"best": f"⟨{kib} KiB,{ratio}⟩", "spread": max(pairs.values()) / best_s - 1, "step_s": best_s}
+            | {"over_ddp": min(ddp) / best_s if ddp else ""}
+        )
+    sheet.write(made, name, options.out, what="emulated")
+    sheet.write(best, f"{name}.best", options.out, what="emulated")
+
+
+def draw_grids(name: str, folder: Path) -> None:
+    """Draw every recorded cell: step time as a part of the best, the best framed."""
+    rows = sheet.read(name, folder)
+    cells = list(dict.fromkeys((row["architecture"], row["model"], row["gbit"]) for row in rows))
+    partitions, credits = (sorted(set(sheet.column(rows, key))) for key in ("partition_kib", "credit_ratio"))
+    figure, axes = style.new(4.6, rows=4, columns=3, sharex=True, sharey=True)
+    for place in axes.flat[len(cells) :]:
+        place.set_axis_off()
+    for place, (engine, model, gbit) in zip(axes.flat, sorted(cells), strict=False):
+        here = sheet.where(rows, architecture=engine, model=model, gbit=gbit)
+        took = {(row["credit_ratio"], row["partition_kib"]): row["step_s"] for row in here}
+        percent = 100 * min(took.values()) / np.array([[took[c, p] for p in partitions] for c in credits])
+        place.imshow(percent, cmap="cividis", vmin=50, vmax=100, origin="lower", aspect="auto")
+        for y, x in np.ndindex(percent.shape):
+            ink = "black" if percent[y, x] > 80 else "white"
+            frame = {"boxstyle": "square,pad=0.15", "fc": "none", "ec": style.RED, "lw": 1.2}
+            place.text(
+                x, y, f"{percent[y, x]:.0f}", ha="center", va="center", fontsize=5, color=ink,
+                bbox=frame if percent[y, x] == percent.max() else None,
+            )  # fmt: skip
+        place.set_title(f"{style.MODELS[model]}, {jobs.ARCHITECTURES[engine].split()[-1]}, {gbit:g} G", fontsize=5.5)
+        place.set_xticks(
+            range(len(partitions)), [{128: "⅛", 256: "¼", 512: "½"}.get(kib, f"{kib // 1024}") for kib in partitions]
+        )
+        place.set_yticks(range(len(credits)), [f"{credit}X" for credit in credits])
+        place.tick_params(length=0, labelsize=5.5)
+        place.spines[:].set_visible(False)
+    figure.supxlabel("partition (MiB), credit; speed in % of the best\n4 hosts, sizes scaled", fontsize=6.5)
+    style.save(figure, name, folder / "figures", what="emulated")
+
+
+def convergence(
+    name: str, model: str, gbit: float, starts: Sequence[str], tuners: Sequence[str], count: int, options: Namespace
+) -> None:
+    """Figure 5: from every start, staying there and every tuner, window by window."""
+    here, count = cell(model, gbit, options), 2 if options.quick else count
+
+    def work(place: Place) -> list[dict[str, Any]]:
+        engine, start = place
+        first = shrunk(jobs.pair(*(float(number) for number in start.split(","))), here)
+        wanted = [scheduler("still", engine, first, watch=2)]
+        wanted += [scheduler(tuner, engine, first, tuner=tuner, windows=count, watch=count) for tuner in tuners]
+        measured = measure(here, wanted, steps=STEPS)
+        return [
+            {"tuner": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, here)
+        ]
+
+    architectures = list(jobs.ARCHITECTURES)[: 1 if options.quick else None]
+    places = [(engine, start) for engine in architectures for start in starts[: 1 if options.quick else None]]
+    collect(name, places, ("architecture", "start"), work, options)
+    _summarise(name, count, options)
+
+
+def _summarise(name: str, count: int, options: Namespace) -> None:
+    """What the runs of figure 5 came to; the best is the fastest window of all on that architecture."""
+    rows, made = sheet.read(name, options.out), []
+    for architecture, start, tuner in dict.fromkeys((r["architecture"], r["start"], r["tuner"]) for r in rows):
+        everywhere = sheet.where(rows, architecture=architecture)
+        speeds = _means(sheet.where(everywhere, start=start, tuner=tuner))
+        best = max(
+            max(_means(sheet.where(everywhere, start=s, tuner=t)))
+            for s, t in {(r["start"], r["tuner"]) for r in everywhere}
+        )
+        still = _means(sheet.where(everywhere, start=start, tuner="still"))[-1]
+        if tuner == "still":
+            continue
+        late = [index for index, speed in enumerate(speeds) if speed < (1 - TOLERANCE) * best]
+        pairs = sheet.column(sheet.where(everywhere, start=start, tuner=tuner), "pair")
+        made.append(
+            {"architecture": architecture, "start": start, "tuner": tuner, "seed": options.seed}
+            | {"predictions": late[-1] + 1 if late else 0, "start_samples_per_s": still}
+            | {"end_samples_per_s": speeds[-1], "best_samples_per_s": best, "end_pair": pairs[-1]}
+            | {"staying_with_noise": still, "best_with_noise": best}
+            | {"reconfigurations": sum(a != b for a, b in pairwise(pairs))}
+        )
+    sheet.write(made, f"{name}.summary", options.out, what="emulated")
+
+
+def _means(rows: list[dict[str, Any]]) -> list[float]:
+    """Speed of each window of ten steps."""
+    slow = 1 / np.array(sheet.column(rows, "samples_per_s"))
+    return [float(1 / pair.mean()) for pair in slow.reshape(-1, 2)]
+
+
+def changing(
+    name: str, scenario: Scenario, gbit: float, models: Sequence[str], tuners: Sequence[str], count: int,
+    options: Namespace,
+) -> None:  # fmt: skip
+    """Figure 6: BO tuned once on the links as they begin, then every method while they change."""
+    count = 4 if options.quick else count
+
+    def work(place: Place) -> list[dict[str, Any]]:
+        engine, model = place
+        here = cell(model, gbit, options)
+        default = shrunk(BYTESCHEDULER_DEFAULT, here)
+        search = scheduler("bayesian", engine, default, tuner="bayesian", windows=2 if options.quick else runs.BUDGET)
+        (searched,) = measure(here, [search], steps=STEPS)
+        found = Config.from_json(searched["config"])
+        still = {"default": default, "bayesian": found}
+        still["constant"] = shrunk(jobs.constant(engine, few=options.quick), here)
+        wanted = [scheduler(method, engine, pair, watch=count) for method, pair in still.items()]
+        wanted += [scheduler(tuner, engine, found, tuner=tuner, watch=count) for tuner in tuners]
+        base = here.job(servers=engine == "ps", wire_dtype=None).cluster
+
+        def change(testbed: Testbed, step: int) -> None:
+            """Links at that step, as parts of what they begin with."""
+            part = scenario.cluster(jobs.job(model, gbit, engine).cluster, step).up_bytes_per_s[0] / jobs.rate(gbit)
+            for host in range(base.workers):
+                if testbed.rates(host)[0] != part * here.rate:
+                    testbed.shape(host, up=part * here.rate, down=part * here.rate)
+
+        measured = measure(here, wanted, steps=STEPS, change=change)
+        return [
+            {"method": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, here)
+        ]
+
+    architectures = list(jobs.ARCHITECTURES)[: 1 if options.quick else None]
+    places = [(engine, model) for engine in architectures for model in models[: 1 if options.quick else None]]
+    collect(name, places, ("architecture", "model"), work, options)
+
+
+def environments(name: str, engine: str, models: Sequence[str], tuners: Sequence[str], options: Namespace) -> None:
+    """Figures 8 and 9: every method on every model and rate, one after the other in one launch."""
+
+    def work(place: Place) -> list[dict[str, Any]]:
+        model, gbit = place
+        here = cell(model, gbit, options)
+        shared = {"wire_dtype": None, "engine": engine}
+        wanted = [{"name": "fifo", "scheduler": "autobyte", "policy": "fifo", **shared}]
+        default = shrunk(BYTESCHEDULER_DEFAULT, here)
+        pairs = {"default": default, "constant": shrunk(jobs.constant(engine, few=options.quick), here)}
+        wanted += [scheduler(method, engine, pair) for method, pair in pairs.items()]
+        budget = 2 if options.quick else runs.BUDGET
+        wanted += [scheduler(tuner, engine, default, tuner=tuner, windows=budget) for tuner in tuners]
+        buckets = [mib * here.size_scale for mib in BUCKETS_MIB]
+        wanted += [{"name": "ddp", "scheduler": "ddp", "bucket_mib": mib, **shared} for mib in buckets]
+        rows = [_speed(row, here, options) for row in measure(here, wanted, steps=STEPS)]
+        ddp = max(sheet.where(rows, method="ddp"), key=lambda row: row["samples_per_s"])
+        return [*(row for row in rows if row["method"] != "ddp"), ddp]
+
+    places = [(model, gbit) for model in models for gbit in GBITS]
+    collect(name, places[:1] if options.quick else places, ("model", "gbit"), work, options)
+
+
+def _speed(row: dict[str, Any], of: Cell, options: Namespace) -> dict[str, Any]:
+    samples, steps = of.hosts * find(of.model).batch_size, row["steps_s"]
+    pair = label(row["config"], of) if "config" in row else f"{row['bucket_mib'] / of.size_scale:g} MiB"
+    return (
+        {"method": row["name"], "seed": options.seed, "pair": pair}
+        | {"samples_per_s": samples / float(np.median(steps))}
+        | {"low": samples / max(steps), "high": samples / min(steps)}
+        | soundness(row)
+    )
+
+
+def searches(name: str, models: Sequence[str], gbit: float, tuners: Sequence[str], options: Namespace) -> None:
+    """Figure 10: every tuner's search, judged by the fastest window that any of them has seen."""
+    count = 3 if options.quick else runs.BUDGET + 1
+
+    def work(place: Place) -> list[dict[str, Any]]:
+        engine, model = place
+        here = cell(model, gbit, options)
+        default = shrunk(BYTESCHEDULER_DEFAULT, here)
+        wanted = [scheduler(tuner, engine, default, tuner=tuner, windows=count, watch=count) for tuner in tuners]
+        measured = measure(here, wanted, steps=STEPS)
+        means = {row["name"]: [float(np.mean(w["steps_s"])) for w in row["watched"]] for row in measured}
+        best_s = min(min(took) for took in means.values())
+        made = []
+        for row in measured:
+            took = means[row["name"]]
+            late = [index for index, seconds in enumerate(took) if seconds * (1 - TOLERANCE) > best_s]
+            until = late[-1] + 1 if late else 0
+            pairs = [label(window["config"], here) for window in row["watched"]]
+            made.append(
+                {"tuner": row["name"], "seed": options.seed, "found": int(until < len(took))}
+                | {"iterations": WINDOW * until, "search_s": WINDOW * sum(took[:until])}
+                | {"lost_steps": WINDOW * (sum(took) / best_s - len(took)), "end_regret": 1 - best_s / took[-1]}
+                | {"reconfigurations": sum(a != b for a, b in pairwise(pairs))}
+                | soundness(row)
+            )
+        return made
+
+    places = [(engine, model) for engine in jobs.ARCHITECTURES for model in models]
+    collect(name, places[:1] if options.quick else places, ("architecture", "model"), work, options)
