@@ -4,7 +4,9 @@
 # make bench  the benchmarks alone, with their ratios
 # make setup  .venv with the pinned versions
 # make gap    usbyte against exhaustive search and against the others, on as many random jobs as its claims name
-# make paper  the figures and tables of AutoByte that are simulated, their numbers, and their tests
+# make paper  the figures and tables of the papers that are simulated, their numbers, the claims, and their tests
+# make claims paper/README.md alone, from the numbers that are there
+# make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links, cell by cell: root, about 4 hours
 # make record what the tests compare with, anew: look at the diff before you commit it
 # make grid   the recorded grids of the testbed, anew, and the simulator beside them: root, about 25 minutes
 # make clean  what these made
@@ -13,7 +15,7 @@ PYTHON ?= $(or $(shell command -v python3.11),python3)
 BIN := .venv/bin
 DEMO := out/demo
 
-.PHONY: setup demo test check format bench gap grid paper record clean
+.PHONY: setup demo test check format bench gap grid paper claims paper-testbed record clean
 
 setup: .venv/setup
 
@@ -61,9 +63,19 @@ grid: .venv/test
 
 paper: .venv/test
 	$(BIN)/python -m pytest tests/paper/test_paper_scripts.py
-	for script in paper/fig*.py paper/table*.py; do \
+	for script in paper/fig*.py paper/table*.py paper/usbyte*.py paper/claims.py; do \
 		OMP_NUM_THREADS=1 $(BIN)/python -W error $$script || exit 1; \
 	done
+
+claims: .venv/setup
+	$(BIN)/python -W error paper/claims.py
+
+paper-testbed: .venv/test
+	for figure in fig03_optimal_pairs fig05_convergence fig06_dynamic_bandwidth fig08_parameter_server \
+		fig09_allreduce fig10_search_cost; do \
+		OMP_NUM_THREADS=1 $(BIN)/python paper/$$figure.py --testbed || exit 1; \
+	done
+	$(BIN)/python paper/claims.py
 
 record: .venv/test
 	$(BIN)/python tests/tuners/test_contract.py
