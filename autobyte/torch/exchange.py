@@ -98,8 +98,7 @@ class Exchange:
         if not self.open:
             self._begin()
         self._check_untouched()
-        had = torch.zeros(len(self._index) + 3, dtype=torch.int32)
-        had[-3:] = torch.tensor([given_up or not (self.taken or joined), joined, self.flag()])
+        had = [0] * len(self._index)
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 had[self._index[name]] = 1
@@ -110,7 +109,8 @@ class Exchange:
                 self._put(name, self._missing[name])
         if self._tally is not None:
             self._check_taken(self._counts(self._tally))
-        self._tally = self._control.tally(had)
+        had += [given_up or not (self.taken or joined), joined, self.flag()]
+        self._tally = self._control.tally(torch.tensor(had, dtype=torch.int32))
         self._tallies.append(self._tally)
         self._session.end()
         self.open = self.taken = False
@@ -125,6 +125,10 @@ class Exchange:
     def forget(self) -> None:
         """Backward passes that were made so far do not count: their gradients are being cleared, or on their way."""
         self._passes = dict.fromkeys(self.parameters, 0)
+
+    def arrived(self, names: Iterable[str]) -> bool:
+        """Whether gradients are averaged and in `.grad`; nobody waits."""
+        return self._session.arrived(self._index[name] for name in names)
 
     def wait(self, names: Iterable[str] | None = None) -> None:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""

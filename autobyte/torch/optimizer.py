@@ -142,7 +142,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             self._search = Search(self.training, tuner=tuner, budget=budget, seed=seed, keep=keep)
             self._search.resume()
         self._verification = Verification(self.training, verify_steps)
-        self._updates = Updates(optimizer, self.training.exchange.wait)
+        self._updates = Updates(optimizer, self.training.exchange.wait, self.training.exchange.arrived)
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again

@@ -77,6 +77,10 @@ class Session:
         self._ended = True
         self.runner.end_step()
 
+    def arrived(self, tensors: Iterable[int]) -> bool:
+        """Whether tensors are in place, and nothing has gone wrong."""
+        return self._error is None and all(self._arrived[tensor] for tensor in tensors)
+
     def wait(self, tensors: Iterable[int]) -> None:
         """Wait until tensors are in place.
 
@@ -84,7 +88,7 @@ class Session:
             CommunicationError: an engine failed, or they do not come within the timeout.
         """
         arrived, wanted = self._arrived, list(tensors)
-        if self._error is None and all(arrived[tensor] for tensor in wanted):
+        if self.arrived(wanted):
             return
 
         def over() -> bool:

@@ -3,7 +3,7 @@
 import copy
 import sys
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -37,16 +37,30 @@ ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, 
 class Updates:
     """Which layers' updates are due, and when they are taken.
 
+    A layer is updated when its forward pass is about to begin, and with it the layers after it whose gradients have
+    arrived: one call of the optimizer costs more than the update of a small layer. They run on a shallow copy of the
+    optimizer that shares its state and sees these layers' parameters only.
+
     Args:
         optimizer: the user's.
         wait: waits until gradients, by name, are averaged and in place.
+        arrived: whether they are.
     """
 
-    def __init__(self, optimizer: Optimizer, wait: Callable[[Iterable[str]], None]) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        wait: Callable[[Iterable[str]], None],
+        arrived: Callable[[Iterable[str]], bool],
+    ) -> None:
         self.times: LayerTimes | None = None
         self._optimizer = optimizer
+        self._part = copy.copy(optimizer)
         self._wait = wait
-        self._layers: list[_LayerUpdate] = []
+        self._arrived = arrived
+        self._layers: list[_Layer] = []
+        self._hyper: list[dict[str, Any]] = []  # of every group when `step()` was called
+        self._trained: list[list[int]] = []  # ids of the parameters of every group, as layers know them
         self._due = 0
         self._hooks: list[RemovableHandle] = []
 
@@ -58,25 +72,32 @@ class Updates:
     def install(self, layers: Iterable[CalledLayer], names: Container[str]) -> None:
         """Take the layers' updates from now on in their forward pre-hooks."""
         for index, layer in enumerate(layers):
-            held = {name: parameter for name, parameter in layer.parameters if name in names}
-            update = _LayerUpdate(self._optimizer, held)
-            self._layers.append(update)
-            hook = uncompiled(self._on_call(update, index))
+            self._layers.append(_Layer({name: p for name, p in layer.parameters if name in names}))
+            hook = uncompiled(self._on_call(index))
             self._hooks.append(layer.module.register_forward_pre_hook(hook, prepend=True))
+        self._trained = []
 
     def plan(self) -> None:
-        """`step()` was called: every layer's update is due, with the hyper-parameters of now."""
-        hyper = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
+        """`step()` was called: every layer's update is due, with the hyper-parameters of now.
+
+        Schedulers change these as soon as it has returned.
+        """
+        groups = self._optimizer.param_groups
+        self._hyper = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        trained = [[id(parameter) for parameter in group["params"]] for group in groups]
+        if trained != self._trained:
+            self._trained = trained
+            self._divide(groups)
         for layer in self._layers:
-            layer.plan(hyper)
+            layer.plan()
         self._due = len(self._layers)
 
     def settle(self) -> None:
         """Take every update that is due, front layers first."""
         if self._due:
-            for layer in self._layers:
+            for index, layer in enumerate(self._layers):
                 if layer.due:
-                    self._take(layer)
+                    self._take(index)
 
     def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[nn.Parameter]:
         """`zero_grad()` was called: clear gradients that are in transit once they are used; say which these are."""
@@ -90,70 +111,89 @@ class Updates:
         for hook in self._hooks:
             hook.remove()
 
-    def _on_call(self, layer: "_LayerUpdate", index: int) -> Hook:
+    def _on_call(self, index: int) -> Hook:
+        layer = self._layers[index]
+
         def called(_module: nn.Module, _arguments: object) -> None:
             entered_s = time.perf_counter()
             if layer.due:
-                self._take(layer)
+                self._take(index)
             if self.times is not None:
                 self.times.called(index, entered_s)
 
         return called
 
-    def _take(self, layer: "_LayerUpdate") -> None:
-        self._wait(layer.parameters)
-        layer.take()
-        self._due -= 1
+    def _divide(self, groups: list[dict[str, Any]]) -> None:
+        """Tell every layer which of each group's parameters are its own."""
+        of = {parameter: layer for layer in self._layers for parameter in layer.parameters.values()}
+        for layer in self._layers:
+            layer.members = [[] for _ in groups]
+        for index, group in enumerate(groups):
+            for parameter in group["params"]:
+                if parameter in of:
+                    of[parameter].members[index].append(parameter)
 
-
-class _LayerUpdate:
-    """One layer's step, on a shallow copy of the optimizer that shares its state and sees these parameters only.
-
-    It holds on to the gradients that travel: a `.grad` that is dropped meanwhile, as `model.zero_grad()` does, comes
-    back for the update. What was changed in place cannot be told from what has arrived, and is refused.
-    """
-
-    def __init__(self, optimizer: Optimizer, parameters: dict[str, nn.Parameter]) -> None:
-        self.parameters = parameters
-        self.due = False
-        self.clear: Callable[[nn.Parameter], None] | None = None
-        self._optimizer = optimizer
-        self._part = copy.copy(optimizer)
-        self._hyper: list[dict[str, Any]] = []
-        self._held: dict[str, tuple[torch.Tensor | None, int, int]] = {}  # gradient, its version, the parameter's
-
-    def plan(self, hyper: list[dict[str, Any]]) -> None:
-        """Schedulers change hyper-parameters as soon as `step()` has returned: these are the ones that count."""
-        self._hyper, self.clear, self.due = hyper, None, True
-        for name, parameter in self.parameters.items():
-            gradient = parameter.grad
-            self._held[name] = gradient, -1 if gradient is None else gradient._version, parameter._version
+    def _take(self, first: int) -> None:
+        """Wait for a layer, and update it and those after it that need no wait."""
+        self._wait(self._layers[first].parameters)
+        layers = [self._layers[first]]
+        for layer in self._layers[first + 1 :]:
+            if layer.due:
+                if not self._arrived(layer.parameters):
+                    break
+                self._wait(layer.parameters)
+                layers.append(layer)
+        self._update(layers)
+        self._due -= len(layers)
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def take(self) -> None:
-        """Update the parameters from their gradients.
+    def _update(self, layers: Sequence["_Layer"]) -> None:
+        """Update parameters from their gradients.
 
         Raises:
             InputError: either was changed meanwhile.
         """
-        self.due = False
-        dropped = [parameter for name, parameter in self.parameters.items() if self._restore(name, parameter)]
-        mine = set(self.parameters.values())
-        groups = zip(self._optimizer.param_groups, self._hyper, strict=True)
-        self._part.param_groups = [
-            {**hyper, "params": members}
-            for group, hyper in groups
-            if (members := [p for p in group["params"] if p in mine])
-        ]
+        dropped = [parameter for layer in layers for parameter in layer.restore()]
+        members = ([p for layer in layers for p in layer.members[index]] for index in range(len(self._hyper)))
+        groups = zip(self._hyper, members, strict=True)
+        self._part.param_groups = [{**hyper, "params": mine} for hyper, mine in groups if mine]
         self._part.state = self._optimizer.state
         if self._part.param_groups:
             self._part.step()
         for parameter in dropped:
             parameter.grad = None
-        if self.clear is not None:
-            for parameter in mine:
-                self.clear(parameter)
+        for layer in layers:
+            if layer.clear is not None:
+                for parameter in layer.parameters.values():
+                    layer.clear(parameter)
+
+
+class _Layer:
+    """What one layer's update needs.
+
+    It holds on to the gradients that travel: a `.grad` that is dropped meanwhile, as `model.zero_grad()` does, comes
+    back for the update. What was changed in place cannot be told from what has arrived, and is refused.
+    """
+
+    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.due = False
+        self.clear: Callable[[nn.Parameter], None] | None = None
+        self.members: list[list[nn.Parameter]] = []  # of each of the optimizer's groups, what is this layer's
+        self._held: dict[str, tuple[torch.Tensor | None, int, int]] = {}  # gradient, its version, the parameter's
+
+    def plan(self) -> None:
+        """Its update is due."""
+        self.clear, self.due = None, True
+        for name, parameter in self.parameters.items():
+            gradient = parameter.grad
+            self._held[name] = gradient, -1 if gradient is None else gradient._version, parameter._version
+
+    def restore(self) -> list[nn.Parameter]:
+        """The update is taken now: bring gradients back that had been dropped, and say whose these are."""
+        self.due = False
+        return [parameter for name, parameter in self.parameters.items() if self._restore(name, parameter)]
 
     def _restore(self, name: str, parameter: nn.Parameter) -> bool:
         """Whether a parameter's gradient had been dropped; it is back now."""

@@ -68,23 +68,17 @@ class Buffers:
         pieces = list(self._pieces(block.segments))
         if staged is None or (len(pieces) == 1 and self._wire_dtype in (None, pieces[0].dtype)):
             return
-        start = 0
-        for piece in pieces:
-            piece.copy_(staged[start : start + piece.numel()])
-            start += piece.numel()
+        torch._foreach_copy_(pieces, list(staged.split([piece.numel() for piece in pieces])))
 
     def _pieces(self, segments: tuple[Segment, ...]) -> Iterator[Tensor]:
         for segment in segments:
             gradient = self._flat[segment.tensor]
             assert gradient is not None, f"tensor {segment.tensor} travels before it was put"
-            yield gradient[segment.start : segment.stop]
+            whole = segment.stop - segment.start == gradient.numel()
+            yield gradient if whole else gradient[segment.start : segment.stop]
 
     def _stage(self, block: Block, pieces: list[Tensor]) -> Tensor:
-        staged, start = self._staged(block, pieces), 0
-        for piece in pieces:
-            staged[start : start + piece.numel()].copy_(piece)
-            start += piece.numel()
-        return staged
+        return torch.cat(pieces, out=self._staged(block, pieces))
 
     def _staged(self, block: Block, pieces: list[Tensor]) -> Tensor:
         numel, dtype = sum(piece.numel() for piece in pieces), self._wire_dtype or pieces[0].dtype
