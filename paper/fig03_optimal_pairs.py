@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import jobs
 import numpy as np
+import runs
 import sheet
 import style
 from matplotlib.patches import Rectangle
@@ -31,6 +32,36 @@ BY_MODEL = {"resnet50": (1, 4), "vgg16": (4, 1), "alexnet": (1, 1), "densenet121
 LIGHT_S = (50e-6, 3e-6)  # a tenth of the default overhead per block and per hop: how much of it all that decides
 BY_GBIT = {20: (1, 4), 8: (1, 2), 5: (4, 2), 3: (4, 2)}
 
+
+def measured(cell):
+    """A panel on one architecture: its 16 pairs, and what is known besides."""
+    architecture, panel, model, gbit, published = cell
+    job = jobs.job(model, gbit, architecture)
+    here = {"architecture": architecture, "panel": panel, "model": model, "gbit": gbit}
+    speeds = {(mb, credit): jobs.speed(job, jobs.pair(mb, credit)) for mb in PARTITIONS_MB for credit in CREDITS}
+    rows = [
+        here | {"partition_mb": mb, "credit_ratio": credit, "samples_per_s": speed}
+        for (mb, credit), speed in speeds.items()
+    ]
+    ours = max(speeds, key=lambda pair: speeds[pair])
+    grid = survey(job, Space().grid())
+    light = replace(job, cluster=replace(job.cluster, overhead_s=LIGHT_S))
+    lightly = {pair: jobs.speed(light, jobs.pair(*pair)) for pair in speeds}
+    ours_light = max(lightly, key=lambda pair: lightly[pair])
+    return rows, (
+        here
+        | {"published": f"⟨{published[0]},{published[1]}⟩", "ours": f"⟨{ours[0]},{ours[1]}⟩"}
+        | {"spread": max(speeds.values()) / min(speeds.values()) - 1}
+        | {"ours_light": f"⟨{ours_light[0]},{ours_light[1]}⟩"}
+        | {"spread_light": max(lightly.values()) / min(lightly.values()) - 1}
+        | {"loss_of_published": 1 - speeds[published] / speeds[ours], "best_of_16": speeds[ours]}
+        | {"pair_of_304": jobs.label(grid.best), "best_of_304": job.samples / grid.best_s}
+        | {"bytescheduler_default": jobs.speed(job, BYTESCHEDULER_DEFAULT)}
+        | {"best_constant": jobs.speed(job, jobs.constant(architecture, few=options.quick))}
+        | {"ddp_best": job.samples / reference_s(job), "bound": job.samples / bound_s(job)}
+    )
+
+
 options = sheet.options(__doc__, testbed=True).parse_args()
 panels = [("a", model, MODELS_GBIT, pair) for model, pair in BY_MODEL.items()]
 panels += [("b", "resnet50", gbit, pair) for gbit, pair in BY_GBIT.items()]
@@ -42,37 +73,10 @@ if options.testbed:
     shaped.draw_grids(f"{NAME}.testbed", options.out)
     raise SystemExit
 if not options.redraw:
-    rows, best = [], []
-    for architecture in jobs.ARCHITECTURES:
-        for panel, model, gbit, published in panels[:1] if options.quick else panels:
-            job = jobs.job(model, gbit, architecture)
-            here = {"architecture": architecture, "panel": panel, "model": model, "gbit": gbit}
-            speeds = {
-                (mb, credit): jobs.speed(job, jobs.pair(mb, credit)) for mb in PARTITIONS_MB for credit in CREDITS
-            }
-            rows += [
-                here | {"partition_mb": mb, "credit_ratio": credit, "samples_per_s": speed}
-                for (mb, credit), speed in speeds.items()
-            ]
-            ours = max(speeds, key=lambda pair: speeds[pair])
-            grid = survey(job, Space().grid())
-            light = replace(job, cluster=replace(job.cluster, overhead_s=LIGHT_S))
-            lightly = {pair: jobs.speed(light, jobs.pair(*pair)) for pair in speeds}
-            ours_light = max(lightly, key=lambda pair: lightly[pair])
-            best.append(
-                here
-                | {"published": f"⟨{published[0]},{published[1]}⟩", "ours": f"⟨{ours[0]},{ours[1]}⟩"}
-                | {"spread": max(speeds.values()) / min(speeds.values()) - 1}
-                | {"ours_light": f"⟨{ours_light[0]},{ours_light[1]}⟩"}
-                | {"spread_light": max(lightly.values()) / min(lightly.values()) - 1}
-                | {"loss_of_published": 1 - speeds[published] / speeds[ours], "best_of_16": speeds[ours]}
-                | {"pair_of_304": jobs.label(grid.best), "best_of_304": job.samples / grid.best_s}
-                | {"bytescheduler_default": jobs.speed(job, BYTESCHEDULER_DEFAULT)}
-                | {"best_constant": jobs.speed(job, jobs.constant(architecture, few=options.quick))}
-                | {"ddp_best": job.samples / reference_s(job), "bound": job.samples / bound_s(job)}
-            )
-    sheet.write(rows, NAME, options.out)
-    sheet.write(best, f"{NAME}.best", options.out)
+    cells = [(a, *panel) for a in jobs.ARCHITECTURES for panel in (panels[:1] if options.quick else panels)]
+    made = runs.spread(measured, cells)
+    sheet.write((row for rows, _ in made for row in rows), NAME, options.out)
+    sheet.write((row for _, row in made), f"{NAME}.best", options.out)
 
 rows, best = sheet.read(NAME, options.out), sheet.read(f"{NAME}.best", options.out)
 figure, axes = style.new(4.1, rows=4, columns=4, sharex=True, sharey=True)

@@ -25,7 +25,7 @@ MODEL, GBIT = "resnet50", 20  # not said for this figure; the best pair in it is
 STARTS = ["2,2", "8,3"]
 WINDOWS = 10
 SEEDS = 5
-TUNERS = ("random", "bayesian", "descent", "twin", "metanet-paper", "metanet")
+TUNERS = ("random", "bayesian", "descent", "twin", "metanet-published", "metanet")
 DRAWN = "metanet"
 
 parser = sheet.options(__doc__, testbed=True)

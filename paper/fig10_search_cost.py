@@ -33,7 +33,7 @@ TUNERS = (
     "optuna",
     "descent",
     "twin",
-    "metanet-paper",
+    "metanet-published",
     "metanet",
 )
 

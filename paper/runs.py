@@ -26,6 +26,8 @@ BUDGET = 16
 EFFECTS = Effects(jitter=0.087)
 
 
+PATIENCE_S = 3600.0  # what a decision waits for its tuner: on a machine that stands still meanwhile, too
+
 #: The released ByteScheduler: its tuner assigns the partition to a field that nobody reads, so only the credit moves.
 RELEASED, STUCK = "released", (BYTESCHEDULER_DEFAULT.partition_bytes, BYTESCHEDULER_DEFAULT.partition_bytes)
 
@@ -48,7 +50,7 @@ def run(
     space = space or Space(partition_bytes=STUCK) if tuner == RELEASED else space or Space()
     world = World(job, scenario=scenario, effects=EFFECTS, seed=seed)
     made = make_tuner(_registered(tuner), space, job=job, seed=seed, budget=budget)
-    return tune(made, world, space, budget=budget)
+    return tune(made, world, space, budget=budget, patience_s=PATIENCE_S)
 
 
 def _registered(name: str) -> str:

@@ -29,7 +29,7 @@ from autobyte.tuning import TOLERANCE, WINDOW
 from autobyte.units import KIB
 
 HOSTS, LINK_GBIT = 4, 1  # what one machine with two cores bears: autobyte testbed check
-TUNERS = ("bayesian", "twin", "metanet-paper", "metanet")
+TUNERS = ("bayesian", "twin", "metanet-published", "metanet")
 GBITS = (5, 10, 25)  # at 0.5 and 1 a step of VGG16 takes 7 s and more, and no order helps
 STEPS = 10  # measured, of what does not search
 QUICK_GBIT = 200  # sizes shrink to a 200th

@@ -8,6 +8,7 @@ job, with and without fusion, and figures/usbyte_gap.{pdf,png}.
 """
 
 import numpy as np
+import runs
 import sheet
 import style
 
@@ -63,27 +64,26 @@ def _percent(value: float) -> str:
     return "≤ 0.01 %" if value <= 0.01 else f"{value:.2g} %"
 
 
+def judged(cell: tuple[int, Job]) -> list[sheet.Row]:
+    """One job: its optimum, and every method over it, without and with fusion."""
+    number, job = cell
+    layers, rows = len(job.model.layers), []
+    for fusion, methods in METHODS.items():
+        best_s = optimum_s(job, units=UNITS[fusion][layers], fusion=fusion)
+        row = {"job": number, "layers": layers, "workers": job.cluster.workers, "fusion": int(fusion)}
+        row |= {"optimum_ms": 1e3 * best_s}
+        for name in METHODS[False] | METHODS[True]:
+            configs = methods.get(name, [])
+            row[name] = survey(job, configs).best_s / best_s if configs else ""
+        rows.append(row)
+    return rows
+
+
 options = sheet.options(__doc__).parse_args()
 if not options.redraw:
-    rng, rows = np.random.default_rng(options.seed), []
-    for number in range(QUICK_JOBS if options.quick else JOBS):
-        job = small_job(rng)
-        layers = len(job.model.layers)
-        for fusion, methods in METHODS.items():
-            best_s = optimum_s(job, units=UNITS[fusion][layers], fusion=fusion)
-            row = {
-                "what": "simulated",
-                "job": number,
-                "layers": layers,
-                "workers": job.cluster.workers,
-                "fusion": int(fusion),
-            }
-            row |= {"optimum_ms": 1e3 * best_s}
-            for name in METHODS[False] | METHODS[True]:
-                configs = methods.get(name, [])
-                row[name] = survey(job, configs).best_s / best_s if configs else ""
-            rows.append(row)
-    sheet.write(rows, NAME, options.out)
+    rng = np.random.default_rng(options.seed)
+    small = [(number, small_job(rng)) for number in range(QUICK_JOBS if options.quick else JOBS)]
+    sheet.write([row for rows in runs.spread(judged, small) for row in rows], NAME, options.out)
 
 rows = sheet.read(NAME, options.out)
 figure, axes = style.new(1.5, columns=2, sharey=True, width=style.PAGE)
