@@ -8,6 +8,7 @@
 # make claims paper/README.md alone, from the numbers that are there
 # make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links, cell by cell: root, about 4 hours
 # make record what the tests compare with, anew: look at the diff before you commit it
+# make weights  the meta-network's, anew: its data set and both fits, about 10 minutes on 2 cores
 # make grid   the recorded grids of the testbed, anew, and the simulator beside them: root, about 25 minutes
 # make clean  what these made
 
@@ -15,7 +16,7 @@ PYTHON ?= $(or $(shell command -v python3.11),python3)
 BIN := .venv/bin
 DEMO := out/demo
 
-.PHONY: setup demo test check format bench gap grid paper claims paper-testbed record clean
+.PHONY: setup demo test check format bench gap weights grid paper claims paper-testbed record clean
 
 setup: .venv/setup
 
@@ -54,6 +55,12 @@ bench: .venv/test
 gap: .venv/test
 	AUTOBYTE_JOBS=500 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "optimum or 400"
 	AUTOBYTE_JOBS=1000 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "others"
+
+weights: .venv/setup
+	$(BIN)/autobyte collect --out out/dataset
+	for variant in improved paper; do \
+		$(BIN)/autobyte fit out/dataset --variant $$variant --out autobyte/nets/weights/$$variant.npz || exit 1; \
+	done
 
 grid: .venv/test
 	mkdir -p out

@@ -98,6 +98,57 @@ class Watch:
         Raises:
             InputError: it has no statistics, or some that cannot be.
         """
+        stats, seen = self._read(measurement)
+        before, changed = self._windows, not self._fits(seen)
+        self._keep(seen.window)
+        if changed:
+            self._learn_block_s(before, seen.shape[0])
+            self._seen.clear()
+            self._keep(seen.window)
+            self._regime += 1
+        self._shape, self._compute_s = seen.shape, seen.compute_s
+        workers, servers, _ = seen.shape
+        block_s, wire_s, crowding = self._fit(self._windows, workers)
+        byte_s = wire_s / max(1.0, self._static.total_bytes)
+        speed = float(stats.samples_per_s.mean()) * float(np.mean(measurement.step_s))
+        return State(
+            static=self._static,
+            workers=workers,
+            servers=servers,
+            accumulation=max(1, round(speed / self._model.batch_size)),
+            forward_s=stats.forward_s.mean(axis=0),
+            backward_s=stats.backward_s.mean(axis=0),
+            slowest_forward_s=stats.forward_s[seen.slowest],
+            slowest_backward_s=stats.backward_s[seen.slowest],
+            up_bytes_per_s=stats.up_bytes_per_s,
+            down_bytes_per_s=stats.down_bytes_per_s,
+            block_s=block_s,
+            byte_s=byte_s,
+            crowding=crowding,
+            configs=len(self._seen),
+            mean_byte_s=byte_s * float(seen.link_s.mean() / seen.link_s.max()) if seen.link_s.max() else 0.0,
+            seen={c: float(np.mean([w.shown.mean_s for w in windows])) for c, windows in self._seen.items()},
+            variation=float(np.mean([window.variation for window in self._windows])),
+            regime=self._regime,
+        )
+
+    def fits(self, measurement: Measurement) -> bool:
+        """Whether a window may be of the same regime as those before.
+
+        Raises:
+            InputError: it has no statistics, or some that cannot be.
+        """
+        return self._fits(self._read(measurement)[1])
+
+    def anew(self) -> "Watch":
+        """A watch for another regime of the same job, which knows what a block costs."""
+        other = Watch(self._model)
+        other._static, other._block_s = self._static, self._block_s
+        if self._shape is not None:
+            other._learn_block_s(self._windows, self._shape[0])
+        return other
+
+    def _read(self, measurement: Measurement) -> "tuple[RuntimeStats, _Reading]":
         stats = checked(measurement, self._model)
         if stats.wire_bytes and stats.wire_bytes != round(self._static.total_bytes):
             self._static = Static(self._model, wire_bytes=stats.wire_bytes)
@@ -107,32 +158,17 @@ class Watch:
         slowest = int(compute_s.argmax())
         link_s = busy_s(stats, cluster, self._static.total_bytes)
         blocks = float(self._static.blocks(measurement.config).sum())
-        total = max(1.0, self._static.total_bytes)
-        window = _Window(measurement, blocks, float(link_s.max()), min(float(measurement.config.credit_bytes), total))
-        self._notice((workers, cluster.servers, stats.wire_bytes), float(compute_s[slowest]), window)
-        block_s, wire_s, crowding = self._fit(self._prior_s(workers))
-        byte_s = wire_s / total
-        speed = float(stats.samples_per_s.mean()) * float(np.mean(measurement.step_s))
-        return State(
-            static=self._static,
-            workers=workers,
-            servers=cluster.servers,
-            accumulation=max(1, round(speed / self._model.batch_size)),
-            forward_s=stats.forward_s.mean(axis=0),
-            backward_s=stats.backward_s.mean(axis=0),
-            slowest_forward_s=stats.forward_s[slowest],
-            slowest_backward_s=stats.backward_s[slowest],
-            up_bytes_per_s=stats.up_bytes_per_s,
-            down_bytes_per_s=stats.down_bytes_per_s,
-            block_s=block_s,
-            byte_s=byte_s,
-            crowding=crowding,
-            configs=len(self._seen),
-            mean_byte_s=byte_s * float(link_s.mean() / link_s.max()) if link_s.max() else 0.0,
-            seen={c: float(np.mean([w.shown.mean_s for w in windows])) for c, windows in self._seen.items()},
-            variation=float(np.mean([window.variation for window in self._windows])),
-            regime=self._regime,
-        )
+        flight = min(float(measurement.config.credit_bytes), max(1.0, self._static.total_bytes))
+        window = _Window(measurement, blocks, float(link_s.max()), flight)
+        shape = workers, cluster.servers, stats.wire_bytes
+        return stats, _Reading(window, shape, slowest, float(compute_s[slowest]), link_s)
+
+    def _fits(self, seen: "_Reading") -> bool:
+        if self._shape is None:
+            return True
+        if seen.shape != self._shape or _apart(seen.compute_s, self._compute_s):
+            return False
+        return self._misfit(seen.window, seen.shape[0]) <= CHANGED
 
     @property
     def _windows(self) -> "list[_Window]":
@@ -145,18 +181,10 @@ class Watch:
         if len(self._seen) > CONFIGS:
             del self._seen[next(iter(self._seen))]
 
-    def _notice(self, shape: tuple[int, int, int], compute_s: float, window: "_Window") -> None:
-        """Remember a window, and begin a new regime with it where it does not fit the ones before."""
-        changed = self._shape not in (None, shape) or _apart(compute_s, self._compute_s or compute_s)
-        before = self._windows
-        self._keep(window)
-        if changed or self._misfit(window, self._prior_s(shape[0])) > CHANGED:
-            if len({known.blocks for known in before}) > 1:
-                self._block_s = _fit(before, self._prior_s(shape[0]), self._spread)[0]
-            self._seen.clear()
-            self._keep(window)
-            self._regime += 1
-        self._shape, self._compute_s = shape, compute_s
+    def _learn_block_s(self, windows: "list[_Window]", workers: int) -> None:
+        """What a block costs is known from windows under several configs."""
+        if len({known.blocks for known in windows}) > 1:
+            self._block_s = self._fit(windows, workers)[0]
 
     def _prior_s(self, workers: int) -> float:
         """What a block costs by default (s), or did in the regime before."""
@@ -168,14 +196,25 @@ class Watch:
         """How far, in log, a block's cost may be from what is assumed."""
         return PRIOR if self._block_s is None else PRIOR / 3
 
-    def _fit(self, prior_s: float) -> tuple[float, float, float]:
-        return _fit(self._windows, prior_s, self._spread)
+    def _fit(self, windows: "list[_Window]", workers: int) -> tuple[float, float, float]:
+        return _fit(windows, self._prior_s(workers), self._spread)
 
-    def _misfit(self, window: "_Window", prior_s: float) -> float:
+    def _misfit(self, window: "_Window", workers: int) -> float:
         """By how much a window, relatively, is not what all windows together say."""
-        block_s, wire_s, crowding = self._fit(prior_s)
+        block_s, wire_s, crowding = self._fit([*self._windows, window], workers)
         said_s = window.blocks * block_s + wire_s * (1 + crowding * window.flight)
         return abs(said_s - window.busy_s) / max(window.busy_s, 1e-12)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """A window; workers, servers and bytes on the wire; who computes longest, and for how long; links' busy times."""
+
+    window: "_Window"
+    shape: tuple[int, int, int]
+    slowest: int
+    compute_s: float
+    link_s: Floats
 
 
 @dataclass(frozen=True)

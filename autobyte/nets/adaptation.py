@@ -5,17 +5,19 @@ AutoByte, sec. III-B, "online adapting"). Whoever calls `learn` decides when: a 
 what was learned shows in its next answer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autobyte.features.vector import Candidates, Vector
 from autobyte.job import Floats
-from autobyte.nets.backend import arrays, keras, modestly
-from autobyte.nets.metanet import Array, MetaNet, make_head
+from autobyte.nets.forward import Forward, head
+from autobyte.nets.metanet import Array
 from autobyte.nets.stored import Replay
 
 STEPS, RATE, REPLAYED, EMPHASIS = 24, 2e-3, 31, 16.0
+BETA, BETA_SQUARE, EPSILON = 0.9, 0.999, 1e-7  # Adam (Kingma and Ba, 2015), as in Keras
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +28,22 @@ class Lesson:
     asked: Candidates
     step_s: Floats
     samples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What the head learns from: rows of candidates, each row with a state of its own.
+
+    Args:
+        state: shape [B, .].
+        candidate: scaled, shape [B, K, .].
+        target, weight: shape [B, K].
+    """
+
+    state: Array
+    candidate: Array
+    target: Array
+    weight: Array
 
 
 class Adaptation:
@@ -39,38 +57,25 @@ class Adaptation:
         seed: of which of them are replayed.
     """
 
-    def __init__(self, net: MetaNet, replay: Replay, *, seed: int = 0) -> None:
+    def __init__(self, net: Forward, replay: Replay, *, seed: int = 0) -> None:
         self._net = net
         self._replay = replay
         self._random = np.random.default_rng(seed)
-        self._head = make_head(net.variant.choice, seed=0)
-        optimizer = keras().optimizers.Adam(RATE)
-        optimizer.build(self._head.trainable_variables)
-        self._head.compile(optimizer=optimizer, loss="mean_squared_error")
-        self._fresh = arrays(optimizer.variables)
 
     def learn(self, lesson: Lesson) -> bool:
-        """Take some steps on a copy of the head, and use it if nothing in it went out of bounds.
+        """Take some steps with a copy of the head, and use it if nothing in it went out of bounds.
 
         Returns:
             whether the network changed.
         """
-        with modestly(learning=True):
-            return self._learn(*self._batch(lesson))
-
-    def _learn(self, inputs: list[Array], target: Array, weight: Array) -> bool:
-        self._head.set_weights(arrays(self._net.head.weights))
-        for variable, values in zip(self._head.optimizer.variables, self._fresh, strict=True):
-            variable.assign(values)
-        for _ in range(STEPS):
-            self._head.train_on_batch(inputs, target, sample_weight=weight)
-        learned = arrays(self._head.weights)
+        with np.errstate(over="ignore", invalid="ignore"):
+            learned = adam(self._net.head, self._batch(lesson))
         if not all(np.isfinite(values).all() for values in learned):
             return False
-        self._net.head.set_weights(learned)
+        self._net.head = learned
         return True
 
-    def _batch(self, lesson: Lesson) -> tuple[list[Array], Array, Array]:
+    def _batch(self, lesson: Lesson) -> Batch:
         """The lesson in front, replayed samples behind it; all rows of one length."""
         net, replay = self._net, self._replay
         width = replay.target.shape[1]
@@ -80,9 +85,55 @@ class Adaptation:
         own, wanted, weight = np.zeros_like(replay.candidate[:1]), *np.zeros((2, 1, width), dtype=np.float32)
         own[0, : len(table)], wanted[0, : len(table)] = table, target
         weight[0, : len(table)] = EMPHASIS / len(table)
-        state = net.encode(lesson.vector)[None]
-        return (
-            [np.concatenate([state, replay.state[rows]]), np.concatenate([own, replay.candidate[rows]])],
-            np.concatenate([wanted, replay.target[rows]])[..., None],
+        return Batch(
+            np.concatenate([net.encode(lesson.vector)[None], replay.state[rows]]),
+            np.concatenate([own, replay.candidate[rows]]),
+            np.concatenate([wanted, replay.target[rows]]),
             np.concatenate([weight, replay.weight[rows]]),
         )
+
+
+def adam(weights: Sequence[Array], batch: Batch, *, steps: int = STEPS, rate: float | None = None) -> list[Array]:
+    """The head after some steps of Adam on a batch.
+
+    Args:
+        weights: of the head.
+        batch: the same at every step.
+        steps: how many.
+        rate: of learning; None is RATE.
+    """
+    learned = [values.copy() for values in weights]
+    mean, square = [np.zeros_like(w) for w in learned], [np.zeros_like(w) for w in learned]
+    for step in range(1, steps + 1):
+        scale = np.float32((RATE if rate is None else rate) * np.sqrt(1 - BETA_SQUARE**step) / (1 - BETA**step))
+        for index, slope in enumerate(_slopes(learned, batch)):
+            mean[index] += np.float32(1 - BETA) * (slope - mean[index])
+            square[index] += np.float32(1 - BETA_SQUARE) * (slope * slope - square[index])
+            learned[index] -= scale * mean[index] / (np.sqrt(square[index]) + np.float32(EPSILON))
+    return learned
+
+
+def _slopes(weights: Sequence[Array], batch: Batch) -> list[Array]:
+    """Gradient of the mean weighted square error by each array of the head."""
+    _, _, _, _, asked, dense, _, out, _ = weights
+    state = batch.state[:, None]
+    a, b, c, said = head(weights, state, batch.candidate)
+    miss = batch.weight * (said[..., 0] - batch.target)
+    off: Array = (2 / batch.target.size * miss)[..., None].astype(np.float32)
+    by_c: Array = (off @ out.T) * (c > 0)
+    by_b: Array = (by_c @ dense.T) * (b > 0)
+    by_a: Array = (by_b @ asked.T) * (a > 0)
+    by_known = by_b.sum(axis=1)
+    return [
+        *(batch.state.T @ by_known, by_known.sum(axis=0)),
+        *(_outer(batch.candidate, by_a), by_a.sum(axis=(0, 1))),
+        _outer(a, by_b),
+        *(_outer(b, by_c), by_c.sum(axis=(0, 1))),
+        *(_outer(c, off), off.sum(axis=(0, 1))),
+    ]
+
+
+def _outer(given: Array, by: Array) -> Array:
+    """Sum over all rows of the products of what a layer was given and the gradient by what it put out."""
+    slope: Array = given.reshape(-1, given.shape[-1]).T @ by.reshape(-1, by.shape[-1])
+    return slope

@@ -12,6 +12,7 @@ takes in ratios alone and predicts log(step / floor), `floor` being the closed f
 Reference: AutoByte, sec. III-A, fig. 4a, eq. (1) and (2).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from autobyte.errors import InputError, unknown
 from autobyte.features.schema import PAPER, RATIOS, ROWS, Choice
 from autobyte.features.vector import Candidates, Vector
 from autobyte.job import Floats
-from autobyte.nets.backend import arrays, keras, modestly
+from autobyte.nets.backend import arrays, keras, lstm, modestly
 
 Array = npt.NDArray[np.float32]
 
@@ -67,40 +68,32 @@ class Scale:
         return clipped
 
 
-class MetaNet:
-    """A network with its scales.
+class Net(ABC):
+    """A network with its scales: the two parts of it, and what they take in and put out.
 
-    >>> net = load_weights()
     >>> net.step_s(state.samples, describe(state), candidates(state, configs))
 
     Args:
         variant: `paper` or `improved`.
         scale: of its columns.
-        seed: of the weights it begins with.
 
     Raises:
         InputError: an unknown variant.
     """
 
-    def __init__(self, variant: str, scale: Scale, *, seed: int = 0) -> None:
+    def __init__(self, variant: str, scale: Scale) -> None:
         if variant not in VARIANTS:
             raise unknown("variant of the meta-network", variant, VARIANTS)
         self.variant = VARIANTS[variant]
         self.scale = scale
-        self.encoder = make_encoder(self.variant.choice, seed=seed)
-        self.head = make_head(self.variant.choice, seed=seed)
 
+    @abstractmethod
     def encode(self, vector: Vector) -> Array:
         """A state as the head takes it, shape [LSTM + 2 BRANCH]."""
-        inputs = [self.scored(name, getattr(vector, name)[None]) for name in ("layer", "bandwidth", "static")]
-        code: Array = _run(self.encoder, inputs)[0]
-        return code
 
+    @abstractmethod
     def rate(self, state: Array, asked: Candidates) -> Floats:
         """What the head says of each candidate: its output, shape [configs]."""
-        table = self.scored("candidate", asked.table)[None]
-        said: Floats = _run(self.head, [state[None], table])[0, :, 0].astype(np.float64)
-        return said
 
     def step_s(self, samples: int, vector: Vector, asked: Candidates) -> Floats:
         """Predict the step time under each candidate (s), shape [configs].
@@ -140,6 +133,35 @@ class MetaNet:
             scores = np.where(chosen[..., present, None] > 0, scores, np.float32(0))
         return scores
 
+    def inputs(self, vector: Vector) -> list[Array]:
+        """A state as the encoder takes it: layers, bandwidths, static facts, one row each."""
+        return [self.scored(name, getattr(vector, name)[None]) for name in ("layer", "bandwidth", "static")]
+
+
+class MetaNet(Net):
+    """The network in Keras: what is fit.
+
+    Args:
+        variant, scale: as for every net.
+        seed: of the weights it begins with.
+    """
+
+    def __init__(self, variant: str, scale: Scale, *, seed: int = 0) -> None:
+        super().__init__(variant, scale)
+        self.encoder = make_encoder(self.variant.choice, seed=seed)
+        self.head = make_head(self.variant.choice, seed=seed)
+
+    def encode(self, vector: Vector) -> Array:
+        """A state as the head takes it, shape [LSTM + 2 BRANCH]."""
+        code: Array = _run(self.encoder, self.inputs(vector))[0]
+        return code
+
+    def rate(self, state: Array, asked: Candidates) -> Floats:
+        """What the head says of each candidate: its output, shape [configs]."""
+        table = self.scored("candidate", asked.table)[None]
+        said: Floats = _run(self.head, [state[None], table])[0, :, 0].astype(np.float64)
+        return said
+
     @property
     def weights(self) -> list[Array]:
         """Of encoder and head, in order."""
@@ -162,7 +184,7 @@ def make_encoder(choice: Choice, *, seed: int) -> Any:
     bandwidth, static = k.Input((len(choice.bandwidth),)), k.Input((len(choice.static),))
     x = k.layers.Dense(EMBEDDING, activation="relu", kernel_initializer=start())(layer)
     for last in (False, True):
-        x = k.layers.LSTM(
+        x = lstm()(
             LSTM,
             return_sequences=not last,
             kernel_initializer=start(),

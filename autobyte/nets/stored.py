@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from autobyte.errors import AutoByteError, FileError
+from autobyte.errors import FileError, InputError
 from autobyte.features.schema import VERSION
+from autobyte.nets.forward import Forward
 from autobyte.nets.metanet import VARIANTS, Array, MetaNet, Scale
 
 SHIPPED = Path(__file__).parent / "weights"
@@ -62,39 +63,63 @@ def save(net: MetaNet, replay: Replay, path: Path, *, about: Mapping[str, Any]) 
 
 
 def load(path: Path) -> tuple[MetaNet, Replay]:
-    """Read a network.
+    """Read a network, to fit it on.
 
     Raises:
         FileError: no such file, no weights, or weights of another schema.
         MissingExtra: Keras is not installed.
     """
-    arrays, header = _read(path)
-    if header["schema"] != VERSION:
-        raise FileError(
-            f"weights {path} are for features of schema {header['schema']}; this version has {VERSION}: fit them anew"
-        )
-    variant = VARIANTS.get(header["variant"])
-    if variant is None or json.loads(json.dumps(asdict(variant.choice))) != header["choice"]:
-        raise FileError(f"weights {path} are for other columns than '{header['variant']}' takes in: fit them anew")
+    variant, scale, weights, replay = _opened(path)
+    net = MetaNet(variant, scale)
     try:
-        scale = Scale(
-            {name: arrays[f"mean_{name}"] for name in GROUPS},
-            {name: arrays[f"deviation_{name}"] for name in GROUPS},
-            (float(header["target"][0]), float(header["target"][1])),
-        )
-        net = MetaNet(variant.name, scale)
-        net.weights = [arrays[name] for name in sorted(arrays) if name.startswith("weight_")]
-        names = ("state", "candidate", "target", "weight")
-        return net, Replay(**{name: arrays[f"replay_{name}"].astype(np.float32) for name in names})
-    except (KeyError, AutoByteError) as error:
-        if isinstance(error, AutoByteError) and not isinstance(error, ValueError):
-            raise
+        net.weights = weights
+    except InputError as error:
+        raise FileError(f"weights {path} are damaged: {error}") from None
+    return net, replay
+
+
+def forward(path: Path) -> tuple[Forward, Replay]:
+    """Read a network, to predict with; needs no Keras.
+
+    Raises:
+        FileError: no such file, no weights, or weights of another schema.
+    """
+    variant, scale, weights, replay = _opened(path)
+    try:
+        return Forward(variant, scale, weights), replay
+    except InputError as error:
         raise FileError(f"weights {path} are damaged: {error}") from None
 
 
-def shipped(variant: str) -> tuple[MetaNet, Replay]:
+def shipped(variant: str) -> tuple[Forward, Replay]:
     """The network that comes with the package."""
-    return load(SHIPPED / f"{variant}.npz")
+    return forward(SHIPPED / f"{variant}.npz")
+
+
+def _opened(path: Path) -> tuple[str, Scale, list[Array], Replay]:
+    """Variant, scales, weights and replayed samples of a file that fits this version."""
+    arrays, header = _read(path)
+    try:
+        schema, name, choice, target = (header[key] for key in ("schema", "variant", "choice", "target"))
+        if schema != VERSION:
+            raise FileError(
+                f"weights {path} are for features of schema {schema}; this version has {VERSION}: fit them anew"
+            )
+        variant = VARIANTS.get(name)
+        if variant is None or json.loads(json.dumps(asdict(variant.choice))) != choice:
+            raise FileError(f"weights {path} are for other columns than '{name}' takes in: fit them anew")
+        scale = Scale(
+            {group: arrays[f"mean_{group}"] for group in GROUPS},
+            {group: arrays[f"deviation_{group}"] for group in GROUPS},
+            (float(target[0]), float(target[1])),
+        )
+        weights = [arrays[key] for key in sorted(arrays) if key.startswith("weight_")]
+        parts = {
+            key: arrays[f"replay_{key}"].astype(np.float32) for key in ("state", "candidate", "target", "weight")
+        }
+    except (KeyError, TypeError, IndexError) as error:
+        raise FileError(f"weights {path} are damaged: {error}") from None
+    return name, scale, weights, Replay(**parts)
 
 
 def about(path: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 BATCH, RATE, PATIENCE, VALIDATION = 64, 2e-3, 8, 0.1
 OUTLIER = 1.5  # |log(step / floor)| beyond which a sample says little about which config is best
+COMMON = 0.1  # what all configs of a state share weighs little: a running job shows it in its first window
 NEAR, FAR = 0.3, 0.1  # the improved network is to be right about good configs: what bad ones weigh, and how bad
 
 
@@ -71,12 +72,13 @@ def fit(
     if where is not None:
         run.restore(*where)
     known, wanted, counted = _arrays(run.net, check)
+    judge = _loss(run.net)
     while run.epoch < epochs and run.waited < PATIENCE:
         with modestly(learning=True):
             loss = run.step()
         with modestly(learning=False):
             said = run.combined.predict_on_batch(known)
-        off = float(((said - wanted)[..., 0] ** 2 * counted).sum() / counted.sum())
+            off = float(keras().ops.mean(judge(*map(keras().ops.convert_to_tensor, (_both(wanted, counted), said)))))
         progress(Progress(run.epoch, loss, off))
         run.note(off)
         numbers, lists = run.where
@@ -100,14 +102,14 @@ class _Run:
         decay = keras().optimizers.schedules.CosineDecay(RATE, self._batches * epochs)
         self._optimizer = keras().optimizers.Adam(decay)
         self._optimizer.build(self.combined.trainable_variables)
-        self.combined.compile(optimizer=self._optimizer, loss="mean_squared_error")
+        self.combined.compile(optimizer=self._optimizer, loss=_loss(net))
 
     def step(self) -> float:
         """One epoch, in an order of its own; its mean loss."""
         inputs, target, weight = self._data
         order = np.random.default_rng([self._seed, self.epoch]).permutation(len(target))
         losses = [
-            self.combined.train_on_batch([part[rows] for part in inputs], target[rows], sample_weight=weight[rows])
+            self.combined.train_on_batch([part[rows] for part in inputs], _both(target[rows], weight[rows]))
             for rows in np.array_split(order, self._batches)
         ]
         return float(np.mean([float(loss) for loss in losses]))
@@ -187,6 +189,28 @@ def _arrays(net: MetaNet, groups: Groups) -> tuple[list[Any], Any, Any]:
         best_s = np.nanmin(groups.step_s, axis=1, keepdims=True)
         weight *= FAR + (1 - FAR) * np.exp(-np.log(step_s / best_s) / NEAR)
     return inputs, target[..., None], weight
+
+
+def _both(target: Any, weight: Any) -> Any:
+    """Target and weight as the loss takes them, shape [G, K, 2]."""
+    return np.concatenate([target, weight[..., None]], axis=-1)
+
+
+def _loss(net: MetaNet) -> Callable[[Any, Any], Any]:
+    """L2 (AutoByte, eq. 2); of the improved network, what all configs of a state share apart.
+
+    Which config is best does not depend on that part, and most of it cannot be known after one window.
+    """
+    ops, common = keras().ops, 1.0 if net.variant.speed else COMMON
+
+    def loss(wanted: Any, said: Any) -> Any:
+        weight, off = wanted[..., 1], said[..., 0] - wanted[..., 0]
+        total = ops.sum(weight, axis=1) + 1e-6
+        mean = ops.sum(weight * off, axis=1) / total
+        apart = ops.sum(weight * (off - mean[:, None]) ** 2, axis=1)
+        return (apart + common * total * mean**2) / ops.mean(total)
+
+    return loss
 
 
 def replay_of(net: MetaNet, groups: Groups, *, count: int = 256, seed: int = 0) -> Replay:

@@ -70,6 +70,8 @@ TUNERS: Registry[Tuner] = Registry(
         "optuna-random": "autobyte.tuners.optuna:OptunaRandom",
         "descent": "autobyte.tuners.descent:Descent",
         "twin": "autobyte.tuners.twin:Twin",
+        "metanet": "autobyte.tuners.metanet:Metanet",
+        "metanet-published": "autobyte.tuners.metanet:MetanetPublished",
     },
     group="autobyte.tuners",
 )

@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -13,19 +12,16 @@ from autobyte.config import Config, Space
 from autobyte.job import Floats, Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
+from autobyte.tuners.choosing import LASTS, NOISE, every, measured_alone, worth
 from autobyte.tuners.trigger import OURS, Backoff, Misses
-from autobyte.tuners.twin_calibration import Calibration, JobState, Load, Window, place
+from autobyte.tuners.twin_calibration import Calibration, JobState, Load, Window
 from autobyte.tuners.twin_process import Process
 
 log = logging.getLogger(__name__)
 
 STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
-BLIND = Process(common=3.0, regime=0.3, block=0.3, flight=0.3)  # of log(measured), where nothing can be simulated
-NOISE = 0.004  # of a step time at least: the simulator's own roughness
 BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
 CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
-EARLY = (1.0, 1.0, 1.0)
-LASTS = 3  # a regime that has lasted n windows is expected to last n / 3 more: so long may a trial pay off
 
 
 class Predictor(Protocol):
@@ -70,7 +66,7 @@ class Twin(Tuner):
         self._model = model
         self._predictor = predictor
         self._exhaustive = exhaustive
-        self._candidates = _candidates(space)
+        self._candidates = every(space)
         self._coarse = np.array([_is_coarse(config) for config in self._candidates])
         self._rows = [(config.partition_bytes, *config.knobs.values()) for config in self._candidates]
         self._calibration = Calibration(self._load)
@@ -104,12 +100,7 @@ class Twin(Tuner):
             return self._running
         self._news = False
         mean, deviation = self._believed()
-        likely = np.isfinite(mean)
-        best = float(mean.min())
-        gap = np.where(likely, mean, best) - best
-        lasted = self._lasted
-        ahead = EARLY[lasted - 1] if lasted <= len(EARLY) else lasted / LASTS
-        value = np.where(likely, ahead * _improvement(gap, deviation) - gap, -np.inf)
+        value = worth(mean, deviation, lasted=self._lasted)
         chosen = int(value.argmax())
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         if self._running not in self._expected:
@@ -196,18 +187,7 @@ class Twin(Tuner):
         return max(known[1], 1e-12)
 
     def _measured(self) -> tuple[Floats, Floats]:
-        """The same without a simulation: what was measured, and how far that reaches."""
-        total = sum(tensor.numel * 4 for tensor in self._model.tensors)
-
-        def row(config: Config) -> list[float]:
-            return [0.0, 0.0, *place(config, Load(1, min(config.partition_bytes, total), total, np.zeros(1), 0.0))]
-
-        known = np.array([row(config) for config, _, _ in self._unseen])
-        values = np.log([max(seconds, 1e-12) for _, seconds, _ in self._unseen])
-        noise = np.array([max(error, NOISE) for _, _, error in self._unseen])
-        at = np.array([row(config) for config in self._candidates])
-        mean, variance = BLIND.posterior(known, values - values[0], noise, at=at)
-        return mean + values[0], np.sqrt(np.minimum(variance, BLIND.local**2))
+        return measured_alone(self._model, self._unseen, self._candidates)
 
     def _load(self, config: Config, workers: int, servers: int) -> Load:
         assert self._predictor is not None
@@ -228,13 +208,6 @@ class Twin(Tuner):
                     and np.isfinite(rates).all() and (rates > 0).all())  # fmt: skip
 
 
-def _candidates(space: Space) -> list[Config]:
-    """The default, and the grid; of the policy's own knobs both ends."""
-    ends = [dict(zip(space.knobs, values, strict=True)) for values in product(*space.knobs.values())]
-    grid = [replace(config, knobs={**config.knobs, **values}) for config in space.grid() for values in ends]
-    return list(dict.fromkeys([space.default, *(config for config in grid if config in space)]))
-
-
 def _is_coarse(config: Config) -> bool:
     """Whether a window is a power of two of partitions, or no whole number of them."""
     ratio = config.credit_bytes / config.partition_bytes
@@ -243,12 +216,3 @@ def _is_coarse(config: Config) -> bool:
 
 def _compute_s(state: JobState) -> float:
     return float((state.forward_s + state.backward_s).sum(axis=1).max())
-
-
-def _improvement(gap: Floats, deviation: Floats) -> Floats:
-    """Expected improvement on the best, for candidates whose mean is worse by a gap."""
-    sure = deviation < 1e-9
-    u = -gap / np.where(sure, 1.0, deviation)
-    density = np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
-    below = 0.5 * (1 + np.vectorize(math.erf)(u / math.sqrt(2)))
-    return np.where(sure, 0.0, deviation * density - gap * below)

@@ -15,13 +15,14 @@ from autobyte.tuners.bayesian import Bayesian, BayesianPublished
 from autobyte.tuners.descent import Descent
 from autobyte.tuners.fixed import P3, Default
 from autobyte.tuners.grid import Grid
+from autobyte.tuners.metanet import Metanet, MetanetPublished
 from autobyte.tuners.optuna import Optuna, OptunaCmaEs, OptunaGP, OptunaRandom
 from autobyte.tuners.random import Random
 from autobyte.tuners.twin import Twin
 
 MODEL = Model.build("toy", [("layer", [("weight", 1 << 20)], 0.01, 0.02)], batch_size=32)
 NAMES = [
-    *("default", "p3", "grid", "random", "descent", "twin"),
+    *("default", "p3", "grid", "random", "descent", "twin", "metanet", "metanet-published"),
     *("bayesian", "bayesian-published", "optuna", "optuna-gp", "optuna-cmaes", "optuna-random"),
 ]
 ASKS = Path(__file__).parent.parent / "data" / "asks.json"  # make record
@@ -73,6 +74,14 @@ class TestDescent(TunerContract):
 
 class TestTwin(TunerContract):
     tuner = Twin  # without a predictor it measures only; see test_twin.py
+
+
+class TestMetanet(TunerContract):
+    tuner = Metanet  # without statistics it measures only; see test_metanet.py
+
+
+class TestMetanetPublished(TunerContract):
+    tuner = MetanetPublished
 
 
 def test_every_tuner_of_the_table_has_its_contract_test() -> None:

@@ -1,0 +1,95 @@
+"""The network as a tuner runs it: one state and a few hundred candidates, in NumPy alone.
+
+Keras takes seconds to import and milliseconds to begin, more than all the arithmetic of a decision; a job that trains
+should not pay for it. A test holds the two equal.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autobyte.errors import InputError
+from autobyte.features.schema import Choice
+from autobyte.features.vector import Candidates, Vector
+from autobyte.job import Floats
+from autobyte.nets.metanet import BRANCH, DENSE, EMBEDDING, LSTM, Array, Net, Scale
+
+ENCODER = 12  # arrays of it; those of the head follow
+
+
+class Forward(Net):
+    """A fitted network.
+
+    Args:
+        variant, scale: as for every net.
+        weights: of encoder and head, in Keras's order.
+
+    Raises:
+        InputError: an unknown variant, or weights of other shapes.
+    """
+
+    def __init__(self, variant: str, scale: Scale, weights: Sequence[Array]) -> None:
+        super().__init__(variant, scale)
+        if [np.shape(values) for values in weights] != _shapes(self.variant.choice):
+            raise InputError(f"weights of other shapes than this '{variant}' network has")
+        self._encoder = [np.asarray(values, dtype=np.float32) for values in weights[:ENCODER]]
+        self.head = [np.asarray(values, dtype=np.float32) for values in weights[ENCODER:]]
+
+    def encode(self, vector: Vector) -> Array:
+        """A state as the head takes it, shape [LSTM + 2 BRANCH]."""
+        layer, bandwidth, static = (part[0] for part in self.inputs(vector))
+        embed, embed_bias, *lstm, by, by_bias, of, of_bias = self._encoder
+        rows = _relu(layer @ embed + embed_bias)
+        last = _lstm(_lstm(rows, *lstm[:3]), *lstm[3:])[-1]
+        return np.concatenate([last, _relu(bandwidth @ by + by_bias), _relu(static @ of + of_bias)])
+
+    def rate(self, state: Array, asked: Candidates) -> Floats:
+        """What the head says of each candidate: its output, shape [configs].
+
+        Args:
+            state: one for all, or one for each candidate, shape [configs, .].
+            asked: the candidates.
+        """
+        said: Floats = head(self.head, state, self.scored("candidate", asked.table))[-1][..., 0].astype(np.float64)
+        return said
+
+
+def head(weights: Sequence[Array], state: Array, candidate: Array) -> tuple[Array, Array, Array, Array]:
+    """Run the head: the branch of the candidates, both dense layers, and the output."""
+    known, known_bias, branch, branch_bias, asked, dense, dense_bias, out, out_bias = weights
+    a = _relu(candidate @ branch + branch_bias)
+    b = _relu((state @ known + known_bias) + a @ asked)
+    c = _relu(b @ dense + dense_bias)
+    return a, b, c, c @ out + out_bias
+
+
+def _lstm(rows: Array, kernel: Array, recurrent: Array, bias: Array) -> Array:
+    """One layer over rows in turn; Keras's order of gates: input, forget, cell, output."""
+    fed = rows @ kernel + bias
+    units = len(recurrent)
+    state, cell = np.zeros((2, units), dtype=np.float32)
+    states = np.empty((len(rows), units), dtype=np.float32)
+    for row, given in enumerate(fed):
+        gates = given + state @ recurrent
+        opened = 1.0 / (1.0 + np.exp(-gates))
+        fresh = np.tanh(gates[2 * units : 3 * units])
+        cell = opened[units : 2 * units] * cell + opened[:units] * fresh
+        state = opened[3 * units :] * np.tanh(cell)
+        states[row] = state
+    return states
+
+
+def _relu(values: Array) -> Array:
+    return np.maximum(values, np.float32(0))
+
+
+def _shapes(choice: Choice) -> list[tuple[int, ...]]:
+    joined = LSTM + 2 * BRANCH
+    return [
+        *((len(choice.layer), EMBEDDING), (EMBEDDING,)),
+        *((EMBEDDING, 4 * LSTM), (LSTM, 4 * LSTM), (4 * LSTM,)),
+        *((LSTM, 4 * LSTM), (LSTM, 4 * LSTM), (4 * LSTM,)),
+        *((len(choice.bandwidth), BRANCH), (BRANCH,), (len(choice.static), BRANCH), (BRANCH,)),
+        *((joined, DENSE), (DENSE,), (len(choice.candidate), BRANCH), (BRANCH,), (BRANCH, DENSE)),
+        *((DENSE, DENSE), (DENSE,), (DENSE, 1), (1,)),
+    ]

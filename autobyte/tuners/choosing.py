@@ -1,0 +1,72 @@
+"""How a tuner that knows how sure it is of its predictions chooses: what a trial may find, against what it costs."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from autobyte.config import Config, Space
+from autobyte.job import Floats, Model
+from autobyte.tuners.twin_calibration import Load, place
+from autobyte.tuners.twin_process import Process
+
+BLIND = Process(common=3.0, regime=0.3, block=0.3, flight=0.3)  # of log(measured), where nothing can be predicted
+NOISE = 0.004  # of a step time at least: a predictor's own roughness
+EARLY = 3  # windows of a regime in which a trial is expected to pay off for one window at least
+LASTS = 3  # a regime that has lasted n windows is expected to last n / 3 more: so long may a trial pay off
+
+
+def every(space: Space) -> list[Config]:
+    """The default, and the grid; of the policy's own knobs both ends."""
+    ends = [dict(zip(space.knobs, values, strict=True)) for values in product(*space.knobs.values())]
+    grid = [replace(config, knobs={**config.knobs, **values}) for config in space.grid() for values in ends]
+    return list(dict.fromkeys([space.default, *(config for config in grid if config in space)]))
+
+
+def worth(mean: Floats, deviation: Floats, *, lasted: int) -> Floats:
+    """What it is worth to run each candidate in the next window, as a part of the step time; shape [configs].
+
+    Args:
+        mean: of the logarithm of its step time; infinite for who cannot win.
+        deviation: how sure that is.
+        lasted: windows for which the job has been what it is.
+    """
+    likely = np.isfinite(mean)
+    best = float(mean.min())
+    gap = np.where(likely, mean, best) - best
+    ahead = max(1.0, lasted / LASTS) if lasted > EARLY else 1.0
+    return np.where(likely, ahead * _improvement(gap, deviation) - gap, -np.inf)
+
+
+def measured_alone(
+    model: Model, windows: Sequence[tuple[Config, float, float]], candidates: Sequence[Config]
+) -> tuple[Floats, Floats]:
+    """Mean and deviation of the logarithm of step times, from what was measured and how far that reaches.
+
+    Args:
+        model: what is trained.
+        windows: config, step time (s) and its relative error, of each.
+        candidates: of which it is asked.
+    """
+    total = sum(tensor.numel * 4 for tensor in model.tensors)
+
+    def row(config: Config) -> list[float]:
+        return [0.0, 0.0, *place(config, Load(1, min(config.partition_bytes, total), total, np.zeros(1), 0.0))]
+
+    known = np.array([row(config) for config, _, _ in windows])
+    values = np.log([max(seconds, 1e-12) for _, seconds, _ in windows])
+    noise = np.array([max(error, NOISE) for _, _, error in windows])
+    at = np.array([row(config) for config in candidates])
+    mean, variance = BLIND.posterior(known, values - values[0], noise, at=at)
+    return mean + values[0], np.sqrt(np.minimum(variance, BLIND.local**2))
+
+
+def _improvement(gap: Floats, deviation: Floats) -> Floats:
+    """Expected improvement on the best, for candidates whose mean is worse by a gap."""
+    sure = deviation < 1e-9
+    u = -gap / np.where(sure, 1.0, deviation)
+    density = np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
+    below = 0.5 * (1 + np.vectorize(math.erf)(u / math.sqrt(2)))
+    return np.where(sure, 0.0, deviation * density - gap * below)

@@ -1,0 +1,238 @@
+"""The network as a tuner: finds what is good at once, stands by what it measured, and can do without anything."""
+
+import logging
+import math
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autobyte.config import Config, Space
+from autobyte.errors import InputError
+from autobyte.job import Cluster, Job, Model
+from autobyte.models import load
+from autobyte.nets import stored
+from autobyte.scenario import Change, Scenario
+from autobyte.simulator.effects import Effects
+from autobyte.simulator.landscape import survey
+from autobyte.simulator.steady import step_s
+from autobyte.simulator.world import World
+from autobyte.trace import Measurement
+from autobyte.tuners import Tuner
+from autobyte.tuners.metanet import Metanet, MetanetPublished
+from autobyte.tuning import WARMUP, WINDOW, make_tuner, tune
+
+SPACE = Space()
+GBIT = 1.25e8
+BOTH = (Metanet, MetanetPublished)
+
+
+def make_job(model: str = "vgg16", *, gbit: float = 10.0, architecture: str = "ps", workers: int = 8) -> Job:
+    return Job(load(model), Cluster.uniform(workers, gbit * GBIT, architecture=architecture))
+
+
+def window(job: Job, config: Config = SPACE.default, *, seed: int = 0) -> Measurement:
+    return World(job, seed=seed).measure(config, iterations=WINDOW, warmup=WARMUP)
+
+
+def regret(job: Job, config: Config) -> float:
+    """Against the best of those that are any good."""
+    near = [c for c in SPACE.grid() if c.partition_bytes >= 1 << 19 and (c.credit_bytes // c.partition_bytes) % 4 < 3]
+    return 1 - survey(job, near).best_s / step_s(job, config)
+
+
+@pytest.mark.parametrize("architecture", ["ps", "allreduce"])
+@pytest.mark.parametrize("model", ["vgg16", "resnet50", "densenet121"])  # the last was never trained on
+def test_after_three_decisions_it_is_near_the_best(model: str, architecture: str) -> None:
+    job = make_job(model, architecture=architecture)
+    decisions = tune(Metanet(SPACE, model=job.model), World(job), SPACE, budget=4)
+    assert not any(decision.failure for decision in decisions)
+    assert regret(job, decisions[2].config) <= 0.08
+
+
+def test_what_was_measured_stands_whatever_the_network_says() -> None:
+    job = make_job(gbit=25.0)
+    tuner = Metanet(SPACE, model=job.model)
+    net = tuner._net._net
+    net.head = [-values for values in net.head]  # nonsense
+    decisions = tune(tuner, World(job), SPACE, budget=16)
+    assert step_s(job, decisions[-1].config) <= 1.001 * step_s(job, SPACE.default)
+    assert regret(job, decisions[-1].config) < 0.6 * regret(job, SPACE.default)
+
+
+def test_a_regime_that_comes_back_is_known() -> None:
+    job = make_job()
+    changes = tuple(
+        Change(at=at, up=gbit * GBIT, down=gbit * GBIT) for at, gbit in ((40, 3), (80, 10), (120, 3), (160, 10))
+    )
+    tuner = Metanet(SPACE, model=job.model)
+    decisions = tune(tuner, World(job, scenario=Scenario("to and fro", changes)), SPACE, budget=20)
+    assert len(tuner._net._watches) == 2
+    fast, slow = decisions[18].config, decisions[14].config  # three windows after each came back
+    assert regret(job, fast) <= 0.08
+    assert regret(make_job(gbit=3.0), slow) <= 0.08
+
+
+def test_on_a_flat_noisy_landscape_it_rests() -> None:
+    """Compute hides all communication: whatever it changes is noise."""
+    job = make_job("vgg16", gbit=1000.0, workers=2)
+    world = World(job, effects=Effects(jitter=0.1), seed=3)
+    configs = [d.config for d in tune(Metanet(SPACE, model=job.model), world, SPACE, budget=60)]
+    assert sum(a != b for a, b in pairwise(configs[10:])) <= 2
+
+
+@pytest.mark.parametrize("made", BOTH)
+def test_it_learns_from_a_prediction_that_was_wrong_and_from_no_other(made: type[Metanet | MetanetPublished]) -> None:
+    job = make_job()
+    tuner = made(SPACE, model=job.model)
+    net = tuner._net._net
+    known = net.head
+    tuner.tell(window(job))
+    config = tuner.ask() or SPACE.default
+    expected_s = tuner._expected[config]
+    shown = window(job, config)
+    tuner.tell(replace(shown, step_s=(1.05 * expected_s,) * WINDOW))
+    tuner.work()
+    assert net.head is known
+    tuner.tell(replace(shown, step_s=(1.2 * expected_s,) * WINDOW))
+    tuner.work()
+    assert net.head is not known
+
+
+def test_the_published_one_changes_for_five_percent() -> None:
+    job = make_job(gbit=25.0)
+    tuner = MetanetPublished(SPACE, model=job.model)
+    tuner.tell(window(job))
+    asked = tuner.ask()
+    assert asked is not None
+    expected = tuner._expected
+    best_s = min(expected.values())
+    fires = expected[SPACE.default] / best_s >= 1.05
+    assert asked == (min(expected, key=lambda config: expected[config]) if fires else SPACE.default)
+    tuner._net._net.head = [np.zeros_like(values) for values in tuner._net._net.head]  # all alike
+    assert tuner.ask() == SPACE.default
+
+
+class Broken:
+    """Measurements whose statistics are of no use."""
+
+    def __init__(self, job: Job, how: str) -> None:
+        self._world, self._how = World(job), how
+
+    def measure(self, config: Config, *, iterations: int, warmup: int) -> Measurement:
+        seen = self._world.measure(config, iterations=iterations, warmup=warmup)
+        stats = seen.stats
+        assert stats is not None
+        if self._how == "missing":
+            return replace(seen, stats=None)
+        if self._how == "other layers":
+            return replace(
+                seen, stats=replace(stats, forward_s=stats.forward_s[:, :-1], backward_s=stats.backward_s[:, :-1])
+            )
+        return replace(seen, stats=replace(stats, up_bytes_per_s=stats.up_bytes_per_s * math.nan))
+
+
+@pytest.mark.parametrize("how", ["missing", "nan", "other layers"])
+def test_without_statistics_it_measures(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    job = make_job("vgg16", gbit=25.0)
+    with caplog.at_level(logging.WARNING):
+        decisions = tune(Metanet(SPACE, model=job.model), Broken(job, how), SPACE, budget=25)
+    assert not any(decision.failure for decision in decisions)
+    assert step_s(job, decisions[-1].config) < 0.9 * step_s(job, SPACE.default)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("the network has no statistics to predict from: ")
+
+
+@pytest.mark.parametrize("how", ["missing", "nan", "other layers"])
+def test_the_published_one_does_nothing_without_statistics(how: str) -> None:
+    job = make_job("vgg16", gbit=25.0)
+    decisions = tune(MetanetPublished(SPACE, model=job.model), Broken(job, how), SPACE, budget=4)
+    assert {decision.config for decision in decisions} == {SPACE.default}
+    assert not any(decision.failure for decision in decisions)
+
+
+def test_statistics_that_come_late_or_go_missing_are_borne() -> None:
+    job = make_job()
+    tuner = Metanet(SPACE, model=job.model)
+    for number in range(8):
+        shown = window(job, tuner.ask() or SPACE.default, seed=number)
+        tuner.tell(replace(shown, stats=None) if number % 2 else shown)
+    assert regret(job, tuner.ask() or SPACE.default) <= 0.08
+
+
+@pytest.mark.parametrize("made", BOTH)
+def test_a_single_worker_has_nothing_to_tune(made: type[Tuner]) -> None:
+    job = Job(load("resnet50"), Cluster(1))
+    decisions = tune(made(SPACE, model=job.model), World(job), SPACE, budget=4)
+    assert not any(decision.failure for decision in decisions)
+
+
+@pytest.mark.parametrize("made", BOTH)
+def test_it_is_asked_before_it_was_told(made: type[Tuner]) -> None:
+    assert made(SPACE, model=make_job().model).ask() is None
+
+
+@pytest.mark.parametrize("made", BOTH)
+def test_a_space_of_one_point(made: type[Tuner]) -> None:
+    job = make_job()
+    point = Space((1 << 20, 1 << 20), (1.0, 1.0), Config(1 << 20, 1 << 20))
+    assert {d.config for d in tune(made(point, model=job.model), World(job), point, budget=3)} == {point.default}
+
+
+def test_a_space_that_the_network_never_saw_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    job = make_job("densenet121", architecture="allreduce")
+    space = Space((1 << 10, 1 << 31), (1.0, 32.0), knobs={"fusion": (0.0, 1.0)})
+    with caplog.at_level(logging.WARNING):
+        decisions = tune(Metanet(space, model=job.model), World(job), space, budget=4)
+    assert not any(decision.failure for decision in decisions)
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "the network was not trained on partitions of 1 KiB to 2 GiB, credits of 1x to 32x, the knob 'fusion'"
+    ]
+    assert step_s(job, decisions[-1].config) <= 1.001 * step_s(job, space.default)
+
+
+def test_it_needs_no_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keras", None)
+    job = make_job()
+    tuner = Metanet(SPACE, model=job.model)
+    tuner.tell(window(job))
+    assert tuner.ask() is not None
+    tuner._net.learn()
+
+
+@pytest.mark.parametrize("name", ["metanet", "metanet-published"])
+def test_weights_that_are_missing_are_one_clear_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "SHIPPED", tmp_path)
+    with pytest.raises(
+        InputError, match=f"tuner '{name}' cannot be made: FileError: no weights at .*: make them with"
+    ):
+        make_tuner(name, SPACE, job=make_job())
+
+
+@pytest.mark.parametrize("variant", ["improved", "paper"])
+def test_the_weights_that_ship_say_where_they_are_from_and_how_good_they_are(variant: str) -> None:
+    path = stored.SHIPPED / f"{variant}.npz"
+    about = stored.about(path)
+    assert about["variant"] == variant
+    assert about["what"] == "simulated"
+    assert about["dataset"]["order"]["environments"] * about["dataset"]["order"]["windows"] * 10 == 360_000
+    assert set(about["scores"]) == {"seen models", "unseen models"}
+    assert {"mape", "rank_correlation", "regret", "constant_regret"} <= set(about["scores"]["unseen models"])
+    assert sum(file.stat().st_size for file in stored.SHIPPED.iterdir()) < 5e6
+
+
+def test_no_one_ends_worse_than_the_default() -> None:
+    effects, random = Effects(jitter=0.05, incast=0.02, inflight_bytes=60e6), np.random.default_rng(2)
+    for architecture in ("ps", "allreduce"):
+        rows = [(f"l{i}", [(f"w{i}", int(n))], 1e-3, 2e-3) for i, n in enumerate(np.exp(random.normal(13, 1.5, 12)))]
+        model = Model.build("random", rows, batch_size=8)
+        job = Job(model, Cluster.uniform(4, 3 * GBIT, architecture=architecture))
+        decisions = tune(Metanet(SPACE, model=model), World(job, effects=effects), SPACE, budget=8)
+        calm = effects.calm()
+        last_s, default_s = (step_s(job, c, effects=calm) for c in (decisions[-1].config, SPACE.default))
+        assert last_s <= 1.03 * default_s
