@@ -39,6 +39,7 @@ PUBLISHED = {  # the paper's table: what it ticks
     "grid": {"architecture", "model", "network"},
     "bayesian": {"architecture", "model", "network"},
     "metanet-published": set(CASES),
+    "metanet": set(CASES),
 }
 
 options = sheet.options(__doc__).parse_args()
