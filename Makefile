@@ -10,13 +10,16 @@
 # make record what the tests compare with, anew: look at the diff before you commit it
 # make weights  the meta-network's, anew: its data set and both fits, about 10 minutes on 2 cores
 # make grid   the recorded grids of the testbed, anew, and the simulator beside them: root, about 25 minutes
+# make shaped what docs/benchmarks.md says of training on shaped links; remove a file of docs/data to measure it anew:
+#             root, an idle machine, about two hours
 # make clean  what these made
 
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 BIN := .venv/bin
 DEMO := out/demo
+MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 
-.PHONY: setup demo test check format bench gap weights grid paper claims paper-testbed record clean
+.PHONY: setup demo test check format bench gap weights grid paper claims paper-testbed record shaped clean
 
 setup: .venv/setup
 
@@ -67,6 +70,12 @@ grid: .venv/test
 	$(BIN)/autobyte calibrate --out out/calibration.json --force
 	$(BIN)/autobyte record out/testbed_grid.csv
 	$(BIN)/autobyte validate --calibration out/calibration.json --grid out/testbed_grid.csv --plot out/validation.png
+
+shaped: .venv/test
+	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit,2Gbit,500Mbit --windows 4 --repeats 1 --wire fp32 --out docs/data/bench
+	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit --repeats 2 --out docs/data/policies \
+		--calibration paper/data/testbed_calibration.json \
+		--policies fifo,wfbp,ddp,horovod,mgwfbp,p3,tictac,bytescheduler:fusion=1,usbyte,dear,auto
 
 paper: .venv/test
 	$(BIN)/python -m pytest tests/paper/test_paper_scripts.py

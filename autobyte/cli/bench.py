@@ -81,6 +81,8 @@ def bench(
             outcomes.append(_cell(cell, settings, known, out))
             if not json:
                 _show(outcomes[-1])
+    if len(outcomes) > 1 and not json and not names:
+        _show_all(outcomes)
     if json:
         single = outcomes[0]
         print_json(
@@ -96,7 +98,7 @@ def _scale(name: str, asked: str, *, hosts: int, rate: float, compute_s: float) 
 
     if asked == "auto":
         plain = wire_s(Cell(name, hosts, rate, compute_s, 1.0).job(servers=False, wire_dtype=None))
-        return float(f"{AUTO_RATIO * compute_s / plain:.2g}")
+        return min(1.0, float(f"{AUTO_RATIO * compute_s / plain:.2g}"))
     try:
         scale = float(asked)
     except ValueError:
@@ -186,6 +188,38 @@ def _show(outcome: dict[str, Any]) -> None:
     if outcome["warning"]:
         print_line(outcome["warning"])
     print_line("over DDP: at its best bucket, same dtype on the wire. bound: step over the least that is possible.")
+
+
+def _show_all(outcomes: list[dict[str, Any]]) -> None:
+    """Every cell on a line: what AutoByte comes to beside DDP at its best, fp32 on the wire."""
+    from autobyte.cli.console import percent, print_line, print_table
+
+    columns = {
+        "autobyte-tuned allreduce": "tuned",
+        "autobyte-auto allreduce": "auto",
+        "autobyte-tuned ps": "tuned, PS",
+    }
+    rows = []
+    for outcome in outcomes:
+        of = {
+            f"{row['scheduler']} {row['architecture']}": row for row in outcome["rows"] if row["wire_dtype"] is None
+        }
+        if "ddp-best allreduce" not in of:
+            continue
+        best = of["ddp-best allreduce"]
+        ours = [of[name] for name in columns]
+        rows.append(
+            (
+                Path(outcome["cell"]["model"]).stem,
+                f"{outcome['cell']['rate'] * 8e-9:g} Gbit/s",
+                f"{best['bound_s'] * 1e3:.0f} ms",
+                f"{best['step_s'] * 1e3:.0f} ms",
+                *(f"{row['step_s'] * 1e3:.0f} ms, {row['speedup_over_ddp']:.2f}x" for row in ours),
+                *(percent(row["gap_closed"]) for row in ours[:2]),
+            )
+        )
+    print_line("")
+    print_table(("model", "rate", "bound", "DDP's best", *columns.values(), "gap, tuned", "gap, auto"), rows)
 
 
 def label(config: dict[str, Any]) -> str:
