@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 ADAPT = 0.10  # of the observed step time: a prediction that is off by more is a lesson (AutoByte, sec. III-B)
 RESIDUAL = Process(common=0.3, regime=0.1, block=0.06, flight=0.06, octaves=3.0)  # of log(measured / predicted)
+CAUTION = 0.03  # of the step time, for each octave of bytes in flight beyond any that ran: networks may collapse
+MIXED = 0.08  # standard error of a window in which the job changed, at least: of two jobs, it says little of either
 TRIALS, PRIOR = 12, 3.0  # that tell how wrong the network is; as many were as expected, before any was seen
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 SEEN = Space()  # what the network was trained in
@@ -107,7 +109,7 @@ class Metanet(Tuner):
         self._unseen: list[tuple[Config, float, float]] = []  # windows without statistics
         self._known = Misses()  # of configs that had run in their regime before
         self._doubt = _Doubt()  # about those that had not
-        self._wrong = False
+        self._wrong = self._mixed = False
         self._pace = Backoff()
         self._running: Config | None = None
         self._expected: dict[Config, float] = {}
@@ -118,7 +120,10 @@ class Metanet(Tuner):
         """Remember it, and note by how much it was expected otherwise."""
         self._news |= measurement.config != self._running
         self._running = measurement.config
-        if not self._net.note(measurement):
+        self._mixed = not self._mixed and self._memory.is_mixed(measurement)
+        if self._mixed:
+            self._news = True
+        elif not self._net.note(measurement):
             self._unseen.append((measurement.config, measurement.mean_s, measurement.error))
             del self._unseen[:-64]
         elif self._memory.note(self._net, measurement):
@@ -134,7 +139,7 @@ class Metanet(Tuner):
 
     def ask(self) -> Config | None:
         """The config in force, unless another is worth it."""
-        if self._running is None or not self._pace.due(changed=self._news):
+        if self._running is None or self._mixed or not self._pace.due(changed=self._news):
             return self._running
         self._news = False
         mean, deviation = self._believed()
@@ -160,7 +165,8 @@ class Metanet(Tuner):
         if not self._memory.windows:
             return measured_alone(self._model, self._unseen, self._candidates)
         residual, variance = self._memory.residual(self._net, self._candidates, process=self._doubt.process)
-        return self._net.log_s(self._net.asked(self._candidates)) + residual, np.sqrt(variance)
+        mean = self._net.log_s(self._net.asked(self._candidates)) + residual
+        return mean + CAUTION * self._memory.beyond(self._net.state, self._candidates), np.sqrt(variance)
 
 
 class _Network:
@@ -296,6 +302,11 @@ class _Memory:
         latest = self.windows[-1]
         return latest.config not in {w.config for w in self.windows[:-1] if w.row[0] == self._now}
 
+    def is_mixed(self, measurement: Measurement) -> bool:
+        """Whether steps of a window differ as if the job had changed within it."""
+        usual = float(np.median([window.error for window in self.windows])) if self.windows else math.inf
+        return measurement.error > max(MIXED, 4 * usual)
+
     def note(self, net: _Network, measurement: Measurement) -> bool:
         """Remember a window; whether something has changed but the config."""
         state, config = net.state, measurement.config
@@ -335,6 +346,12 @@ class _Memory:
         rows = np.array([window.row for window in known])
         mean, variance = process.posterior(rows, took - predicted, noise, at=self._rows(net.state, configs))
         return mean, np.minimum(variance, process.local**2)
+
+    def beyond(self, state: State, configs: Sequence[Config]) -> Floats:
+        """By how many octaves configs let more bytes into flight than any that ran; shape [configs]."""
+        most = max(window.row[3] for window in self.windows)
+        octaves: Floats = np.maximum(self._rows(state, configs)[:, 3] - most, 0.0)
+        return octaves
 
     def _rows(self, state: State, configs: Sequence[Config]) -> Floats:
         """Configs as the process takes them, if they ran now; shape [configs, 4]."""
