@@ -9,6 +9,7 @@
 # make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links, cell by cell: root, about 4 hours
 # make record what the tests compare with, anew: look at the diff before you commit it
 # make weights  the meta-network's, anew: its data set and both fits, about 10 minutes on 2 cores
+# make judge  every tuner in worlds that none was made with: docs/data/judge_*.csv, docs/tuners.md; hours, goes on
 # make grid   the recorded grids of the testbed, anew, and the simulator beside them: root, about 25 minutes
 # make shaped what docs/benchmarks.md says of training on shaped links; remove a file of docs/data to measure it anew:
 #             root, an idle machine, about two hours
@@ -19,7 +20,7 @@ BIN := .venv/bin
 DEMO := out/demo
 MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 
-.PHONY: setup demo test check format bench gap weights grid paper claims paper-testbed record shaped clean
+.PHONY: setup demo test check format bench gap judge weights grid paper claims paper-testbed record shaped clean
 
 setup: .venv/setup
 
@@ -58,6 +59,11 @@ bench: .venv/test
 gap: .venv/test
 	AUTOBYTE_JOBS=500 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "optimum or 400"
 	AUTOBYTE_JOBS=1000 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "others"
+
+judge: .venv/test
+	for what in static scenarios replay decisions tables; do \
+		OMP_NUM_THREADS=1 $(BIN)/python tools/judge_tuners.py $$what || exit 1; \
+	done
 
 weights: .venv/setup
 	$(BIN)/autobyte collect --out out/dataset

@@ -1,228 +1,371 @@
-"""Judge every tuner in random worlds and in scenarios, and write what docs/tuners.md shows. Simulated.
+"""Judge every tuner in worlds that none was made with, and keep what they did in docs/data. Simulated, or replayed.
 
-    python tools/judge_tuners.py static --worlds 60        # docs/tuners-static.csv, about 25 minutes on one core
-    python tools/judge_tuners.py scenarios --seeds 20      # docs/tuners-scenarios.csv, about 60 minutes
-    python tools/judge_tuners.py safety --worlds 200       # docs/tuners-safety.csv, about 20 minutes
-    python tools/judge_tuners.py tables                    # reads them, prints the tables
+    python tools/judge_tuners.py static        # 200 jobs in which nothing changes: judge_static.csv
+    python tools/judge_tuners.py scenarios     # files of examples/scenarios, 20 seeds: judge_scenarios.csv
+    python tools/judge_tuners.py replay        # grids recorded on the testbed, 20 seeds: judge_replay.csv
+    python tools/judge_tuners.py decisions     # CPU time of the twin's: judge_decisions.measured.csv
+    python tools/judge_tuners.py tables        # reads them, writes the tables of docs/tuners.md
 
-Worlds have second-order effects that no tuner's model contains (`autobyte.comparison.worlds`). Rows are written as
-they come, and a run goes on where it was stopped.
+A row is one tuner in one world, written as it comes: a run that was stopped goes on, and `--tuners` adds others
+later. Worlds have second-order effects that no tuner's model contains (`autobyte.comparison.worlds`).
 """
 
 import argparse
 import csv
-import tomllib
-from collections.abc import Callable, Iterator
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import judge_tables
 import numpy as np
 
 from autobyte import models
+from autobyte.bench.grid import Row as GridRow
+from autobyte.bench.grid import read as read_grid
 from autobyte.cli.options import make_job
 from autobyte.comparison.contest import Contest, Run, hold
-from autobyte.comparison.oracle import COUNTS, ends
-from autobyte.comparison.verdict import Truth, hindsight, score
-from autobyte.comparison.worlds import draw
-from autobyte.config import Space
+from autobyte.comparison.oracle import ends
+from autobyte.comparison.replay import Recorded, Replay, nearest, space_of
+from autobyte.comparison.verdict import BANDWIDTHS, Truth
+from autobyte.comparison.worlds import Drawn, draw
+from autobyte.config import Config, Space
+from autobyte.job import Cluster, Job
+from autobyte.prediction import Simulated
 from autobyte.results import Results
 from autobyte.scenario import Scenario
+from autobyte.simulator.calibrate import Calibration
+from autobyte.simulator.landscape import best_constant, contenders, least_s
+from autobyte.simulator.steady import step_s
+from autobyte.simulator.world import World
+from autobyte.trace import Measurement
+from autobyte.tuners import TUNERS
+from autobyte.tuners.twin import Twin
+from autobyte.tuning import TOLERANCE, WARMUP, WINDOW, Decision, judge, make_tuner, tune
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
+DATA = ROOT / "docs" / "data"
 SCENARIOS = ROOT / "examples" / "scenarios"
-TUNERS = "default,random,bayesian-published,bayesian,optuna,descent,twin"
+GRID, CALIBRATION = ROOT / "paper" / "data" / "testbed_grid.csv", ROOT / "paper" / "data" / "testbed_calibration.json"
+ALL = "default,p3,random,bayesian-published,bayesian,optuna,optuna-gp,descent,twin,metanet,metanet-paper"
+DEFAULTS = {
+    "static": ALL,
+    "replay": f"{ALL},grid",
+    "scenarios": "default,bayesian-published,bayesian,bayesian@drift,optuna,descent,twin,metanet,metanet-paper",
+}
 BUDGET = 30
 EARLY = 3  # decisions after which the first verdict falls
+HELD_OUT = 50_000  # seeds from here on have been used for nothing but judging
+HOPELESS = 3.0  # times the best step: a config whose blocks alone take that long is counted at what they take
+
+#: What the meta-network is fitted on, and what it never sees (`autobyte.nets.dataset`).
+SEEN: dict[str, Any] = {
+    "names": ("resnet50", "vgg16", "alexnet"),
+    "gbit": (0.5, 1.0, 5.0, 10.0, 25.0),
+    "workers": (2, 4, 8),
+}
+UNSEEN: dict[str, Any] = {
+    "names": ("densenet121", "bert-base", "bert-large", "gpt2"),
+    "gbit": (2.0, 3.0, 8.0, 20.0),
+    "workers": (5, 10),
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "seen": SEEN,
+    "unseen models": SEEN | {"names": UNSEEN["names"]},
+    "unseen rates": SEEN | {"gbit": UNSEEN["gbit"]},
+    "unseen workers": SEEN | {"workers": UNSEEN["workers"]},
+    "all unseen": UNSEEN,
+}
 
 Row = dict[str, Any]
+Task = tuple[Callable[..., list[Row]], tuple[Any, ...]]
 
 
-def static(seed: int, tuners: list[str], budget: int) -> Iterator[Row]:
-    """One world in which nothing changes."""
-    drawn = draw(seed)
-    contest = Contest(drawn.job, tuple(tuners), budget, 1, Space(), effects=drawn.effects)
-    yield from _rows(contest, f"world {seed}", seed)
+def still(kind: str, seed: int, tuners: Sequence[str]) -> list[Row]:
+    """Tuners in a world in which nothing changes."""
+    drawn = _drawn(kind, seed)
+    best_s = _best_s("judge_static", kind, seed, drawn)
+    known: dict[Config, float] = {}
+
+    def true_s(config: Config) -> float:
+        if config not in known:
+            at_least_s = least_s(drawn.job, config, effects=drawn.effects)
+            hopeless = at_least_s > HOPELESS * best_s
+            known[config] = at_least_s if hopeless else step_s(drawn.job, config, effects=drawn.effects)
+        return known[config]
+
+    constant, rows = _constant(drawn.job.cluster.architecture, drawn.job.cluster.workers), []
+    for tuner in tuners:
+        made = make_tuner(tuner, Space(), job=drawn.job, seed=seed, budget=BUDGET)
+        decisions = tune(made, World(drawn.job, effects=drawn.effects, seed=seed), Space(), budget=BUDGET)
+        verdict = _verdict(tuner, decisions, true_s, constant, Space().default, best_s)
+        rows.append(_world(kind, seed, drawn.job) | verdict)
+    return rows
 
 
-def scenario(name: str, seed: int, tuners: list[str], budget: int) -> Iterator[Row]:
-    """A scenario file with the job that it names, in a world with effects, its changes up to a window later."""
-    path = SCENARIOS / f"{name}.toml"
-    command = next(line for line in path.read_text().splitlines() if "autobyte compare" in line).split()
-    given = dict(zip(command[3::2], command[4::2], strict=True))
-    job = make_job(given["--model"], arch=given.get("--arch", "allreduce"), workers=8, bandwidth=given["--bandwidth"])
-    if name.startswith("workers-added"):
-        job = make_job(given["--model"], arch="allreduce", workers=4, bandwidth=given["--bandwidth"])
-    effects = draw(1000 + seed).effects
-    changes = Scenario.load(path).shifted(int(np.random.default_rng([11, seed]).integers(10)))
-    yield from _rows(Contest(job, tuple(tuners), budget, 1, Space(), changes, effects), name, seed)
+def _drawn(kind: str, seed: int) -> Drawn:
+    return draw(HELD_OUT + 1000 * list(KINDS).index(kind) + seed, **KINDS[kind])
 
 
-def _rows(contest: Contest, name: str, seed: int) -> Iterator[Row]:
-    with TemporaryDirectory() as folder, Results.open(Path(folder) / "r.sqlite", run=contest.to_json()) as results:
-        runs = hold(contest, results, progress=lambda *_: None)
-    constant = hindsight(contest, [models.load(model) for model in models.names()], progress=lambda *_: None)
-    tried = [d for run in runs for d in (*run.before, *run.decisions)]
-    truth = Truth(contest, [constant, *(config for d in tried for config in (d.measurement.config, d.config))])
-    between = ends(contest, truth, constant, 0)
-    for run in runs:
-        yield _row(contest, run, truth, between, name, seed)
+def _world(kind: str, seed: int, job: Job) -> Row:
+    cluster = job.cluster
+    gbit = f"{cluster.up_bytes_per_s[-1] * 8e-9:.4g}"
+    head = {"kind": kind, "seed": seed, "model": job.model.name, "architecture": cluster.architecture}
+    return head | {"workers": cluster.workers, "gbit": gbit}
 
 
-def _row(contest: Contest, run: Run, truth: Truth, between: Any, name: str, seed: int) -> Row:
-    judged = score(contest, run, truth, between)
-    early = min(EARLY, len(judged.search.regret)) - 1
-    default = contest.space.default
-    last = contest.budget * 10 - 1
+def _verdict(
+    tuner: str,
+    decisions: list[Decision],
+    true_s: Callable[[Config], float],
+    constant: Config,
+    default: Config,
+    best_s: float,
+) -> Row:
+    """True step times (s) of what a tuner chose, and of what it is compared with; what it spent."""
+    early = decisions[min(EARLY, len(decisions)) - 1].config
+    found_s = min(best_s, *(true_s(decision.config) for decision in decisions))
+    search = judge(decisions, true_step_s=lambda c, _: true_s(c), best_step_s=lambda _: found_s)
+    windows = [decision.measurement for decision in decisions]
     return {
-        "world": name,
-        "seed": seed,
-        "model": contest.job.model.name,
-        "architecture": contest.job.cluster.architecture,
-        "workers": contest.job.cluster.workers,
-        "tuner": run.tuner,
-        "gap": between.gap,
-        "constant": between.constant,
-        "oracle": between.oracle,
-        "all_knowing": between.all_knowing,
-        "samples_per_s": judged.samples_per_s,
-        "regret_early": judged.search.regret[early],
-        "regret_last": judged.search.regret[-1],
-        "regret_default": 1 - truth.best_s(last) / truth.step_s(default, last),
-        "iterations": judged.search.iterations,
-        "search_cost_s": judged.search.cost_s,
-        "before_cost_s": judged.before_cost_s,
-        "best_step_s": truth.best_s(0),
-        "switches": judged.search.switches,
-        "cpu_s": judged.tuner_cpu_s,
-        "failed": any(decision.failure for decision in run.decisions),
+        "tuner": tuner,
+        "constant_s": true_s(constant),
+        "best_s": found_s,
+        "default_s": true_s(default),
+        "early_s": true_s(early),
+        "last_s": true_s(decisions[-1].config),
+        "spent_s": float(sum(sum(window.step_s) for window in windows)),
+        "noise": float(np.median([window.error for window in windows])),
+        "iterations": search.iterations,
+        "switches": search.switches,
+        "cpu_s": sum(decision.cpu_s for decision in decisions),
+        "failed": any(decision.failure for decision in decisions),
     }
 
 
-def collect(path: Path, jobs: list[tuple[str, int, Callable[[], Iterator[Row]]]]) -> None:
-    """Run what the file does not hold yet, row by row."""
-    done = {(row["world"], row["seed"], row["tuner"]) for row in read(path)} if path.exists() else set()
-    worlds = {(world, seed) for world, seed, _ in done}
-    for number, (world, seed, make) in enumerate(jobs):
-        if (world, str(seed)) in worlds:
-            continue
-        rows = list(make())
-        fresh = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            if fresh:
-                writer.writeheader()
-            writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
-        print(f"{number + 1}/{len(jobs)} {world}, seed {seed}", flush=True)
+def _best_s(name: str, kind: str, seed: int, drawn: Drawn) -> float:
+    """The least true step time on the grid (s), as far as other tuners were judged by it already."""
+    kept = [float(row["best_s"]) for row in _kept(name) if (row["kind"], row["seed"]) == (kind, str(seed))]
+    return min(kept) if kept else contenders(drawn.job, Space().grid(), effects=drawn.effects).best_s
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """Rows of a file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+@cache
+def _kept(name: str) -> list[dict[str, str]]:
+    return judge_tables.read(DATA / f"{name}.csv")
 
 
-def tables() -> None:
-    """Print what docs/tuners.md shows."""
-    for name, show in (("static", _static_table), ("scenarios", _scenario_table), ("safety", _safety_table)):
-        path = DOCS / f"tuners-{name}.csv"
-        if path.exists():
-            show(read(path))
+@cache
+def _constant(architecture: str, workers: int) -> Config:
+    """The best constant in hindsight, found once and kept in constants.csv."""
+    path = DATA / "judge_constants.csv"
+    for row in judge_tables.read(path):
+        if (row["architecture"], row["workers"]) == (architecture, str(workers)):
+            return Config(int(row["partition_bytes"]), int(row["credit_bytes"]))
+    clusters = [Cluster.uniform(workers, rate, architecture=architecture) for rate in BANDWIDTHS]
+    jobs = [Job(models.load(model), cluster) for model in models.names() for cluster in clusters]
+    config = best_constant(jobs, Space().grid())[0]
+    _append(path, [{"architecture": architecture, "workers": workers} | config.to_json()])
+    return config
 
 
-def _static_table(rows: list[dict[str, str]]) -> None:
-    names = list(dict.fromkeys(row["tuner"] for row in rows))
-    worlds = {row["world"] for row in rows}
-    counting = {row["world"] for row in rows if float(row["gap"]) >= COUNTS}
-    print(f"\n{len(worlds)} worlds; {len(counting)} count for gaps: there the best constant lacks 5 % or more.\n")
-    print("| tuner | gap closed after 3 | at the end | regret after 3 | at the end | search cost, steps | CPU, s |")
-    print("|---|---|---|---|---|---|---|")
-    for name in names:
-        mine = [row for row in rows if row["tuner"] == name]
-        few = [row for row in mine if row["world"] in counting]
-        early = [1 - float(row["regret_early"]) / float(row["gap"]) for row in few]
-        late = [1 - float(row["regret_last"]) / float(row["gap"]) for row in few]
-        cost = [float(row["search_cost_s"]) / float(row["best_step_s"]) for row in mine]
-        regrets = [_percent([float(row[key]) for row in mine]) for key in ("regret_early", "regret_last")]
-        cpu = f"{np.median([float(row['cpu_s']) for row in mine]):.2f}"
-        print(f"| {name} | " + " | ".join([_percent(early), _percent(late), *regrets, _middle(cost), cpu]) + " |")
+def scenario(name: str, seed: int, tuners: Sequence[str]) -> list[Row]:
+    """Tuners in a scenario with the job that its file names, its changes a little later, in a world with effects.
+
+    A name that ends in `@drift` searches again after a change.
+    """
+    text = (SCENARIOS / f"{name}.toml").read_text()
+    command = next(line for line in text.splitlines() if "autobyte compare" in line).split()
+    given = dict(zip(command[3::2], command[4::2], strict=True))
+    workers = 4 if name == "workers-added" else 8
+    job = make_job(
+        given["--model"],
+        arch=given.get("--arch", "allreduce"),
+        workers=workers,
+        bandwidth=given.get("--bandwidth", "10Gbit"),
+    )
+    effects = draw(2 * HELD_OUT + seed).effects
+    changes = Scenario.load(SCENARIOS / f"{name}.toml").shifted(int(np.random.default_rng([11, seed]).integers(10)))
+    contest = Contest(job, ("default",), BUDGET, 1, Space(), changes, effects)
+    runs = {each: _scenario_run(contest, each, seed) for each in tuners}
+    constant = _constant(job.cluster.architecture, workers)
+    tried = [d.config for run in runs.values() for d in (*run.before, *run.decisions)]
+    truth = Truth(contest, [constant, *tried])
+    between = ends(contest, truth, constant, seed)
+    head = {"scenario": name, "seed": seed, "model": job.model.name, "architecture": job.cluster.architecture}
+    head |= {"constant": between.constant, "oracle": between.oracle, "all_knowing": between.all_knowing}
+    return [head | _scenario_row(each, run, truth) for each, run in runs.items()]
 
 
-def _scenario_table(rows: list[dict[str, str]]) -> None:
-    names = list(dict.fromkeys(row["tuner"] for row in rows))
-    print("\nShare of the gap closed from `bayesian`, tuned once before the start, to the oracle; medians.\n")
-    print("| scenario | gap of the constant | gap of `bayesian` | " + " | ".join(names) + " | all-knowing |")
-    print("|---|---|---|" + "---|" * (len(names) + 1))
-    for world in dict.fromkeys(row["world"] for row in rows):
-        here = [row for row in rows if row["world"] == world]
-        once = {row["seed"]: float(row["samples_per_s"]) for row in here if row["tuner"] == "bayesian"}
-        gaps = [1 - once[row["seed"]] / float(row["oracle"]) for row in here if row["tuner"] == "bayesian"]
-        cells = []
-        for name in names:
-            mine = [row for row in here if row["tuner"] == name]
-            cells.append(_percent([_closed(float(row["samples_per_s"]), once[row["seed"]], row) for row in mine]))
-        knowing = [
-            _closed(float(row["all_knowing"]), once[row["seed"]], row) for row in here if row["tuner"] == names[0]
-        ]
-        constant = np.median([float(row["gap"]) for row in here])
-        line = f"| {world} | {100 * constant:.1f} % | {100 * np.median(gaps):.1f} % | "
-        print(line + " | ".join([*cells, _percent(knowing)]) + " |")
+def _scenario_run(contest: Contest, name: str, seed: int) -> Run:
+    tuner, _, again = name.partition("@")
+    one = replace(contest, tuners=(tuner,), retune=again or "never")
+    with TemporaryDirectory() as folder, Results.open(Path(folder) / "r.sqlite", run=one.to_json()) as results:
+        return hold(one, results, progress=lambda *_: None, seeds=[seed])[0]
 
 
-def _closed(speed: float, once: float, row: dict[str, str]) -> float:
-    return (speed - once) / (float(row["oracle"]) - once)
+def _scenario_row(name: str, run: Run, truth: Truth) -> Row:
+    windows = [decision.measurement for decision in run.decisions]
+    steps = [(w.iteration + k, s) for w in windows for k, s in enumerate(w.step_s)]
+    spent_s = sum(seconds for _, seconds in steps)
+    before_s = sum(s - truth.best_s(0) for d in run.before for s in d.measurement.step_s)
+    return {
+        "tuner": name,
+        "samples_per_s": sum(truth.at(iteration).job.samples for iteration, _ in steps) / spent_s,
+        "recovery": " ".join(str(each) for each in recoveries(windows, truth)),
+        "before_cost_s": before_s,
+        "best_s": truth.best_s(0),
+        "spent_s": spent_s,
+        "switches": sum(a.config != b.config for a, b in pairwise(windows)),
+        "cpu_s": sum(decision.cpu_s for decision in run.decisions),
+        "failed": any(decision.failure for decision in (*run.before, *run.decisions)),
+    }
 
 
-def _safety_table(rows: list[dict[str, str]]) -> None:
-    print("\nJobs that end slower than under the default, of all.\n")
-    print("| tuner | by over 1 % | by over 3 % | at worst |")
-    print("|---|---|---|---|")
-    for name in dict.fromkeys(row["tuner"] for row in rows):
-        mine = [row for row in rows if row["tuner"] == name]
-        worse = np.array([float(row["regret_last"]) - float(row["regret_default"]) for row in mine])
-        counts = f"{(worse > 0.01).sum()} of {len(mine)} | {(worse > 0.03).sum()}"
-        print(f"| {name} | {counts} | {100 * worse.max():.1f} % |")
+def recoveries(windows: Sequence[Measurement], truth: Truth) -> list[int]:
+    """Iterations after each change that leaves a regret of over 3 %, until it is gone or the next change comes."""
+    regret = [1 - truth.best_s(w.iteration + k) / truth.step_s(w.config, w.iteration + k)
+              for w in windows for k in range(len(w.step_s))]  # fmt: skip
+    changes = [i for i in range(1, len(regret)) if truth.at(i) is not truth.at(i - 1)]
+    found = []
+    for at, until in zip(changes, [*changes[1:], len(regret)], strict=True):
+        if regret[at] > TOLERANCE:
+            found.append(next((i - at for i in range(at, until) if regret[i] <= TOLERANCE), until - at))
+    return found
 
 
-def _percent(values: list[float]) -> str:
-    low, middle, high = 100 * np.quantile(values, [0.1, 0.5, 0.9])
-    return f"{middle:.1f} ({low:.0f} … {high:.0f}) %"
+def replayed(cell: int, seed: int, tuners: Sequence[str]) -> list[Row]:
+    """Tuners on a recorded grid; with odd seeds they search on the second recording and are judged by the first."""
+    place, recordings = _cells()[cell]
+    shown, judge_by = recordings[seed % len(recordings)], recordings[(seed + 1) % len(recordings)]
+    job = place.cell.job(servers=place.engine == "ps", wire_dtype=None)
+    costs = Calibration.load(CALIBRATION).of(job)
+    space = space_of(shown, Config(4_000_000, 16_000_000, knobs={"fusion": 1.0}))
+    best = min(shown, key=lambda config: shown[config].step_s)
+    constant = _recorded_constant(place.engine, seed)
+
+    def true_s(config: Config) -> float:
+        return judge_by[nearest(config, judge_by)].step_s
+
+    rows = []
+    for tuner in tuners:
+        made = make_tuner(tuner, space, job=job, seed=seed, budget=BUDGET)
+        decisions = tune(made, Replay(job, shown, costs=costs, seed=seed), space, budget=BUDGET)
+        verdict = _verdict(tuner, decisions, true_s, constant, space.default, true_s(best))
+        verdict |= {"best_s": true_s(best), "recordings": len(recordings)}
+        rows.append(_world(_cell_name(place), seed, job) | verdict)
+    return rows
 
 
-def _middle(values: list[float]) -> str:
-    low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
-    return f"{middle:.0f} ({low:.0f} … {high:.0f})"
+def _cell_name(place: GridRow) -> str:
+    return f"{place.cell.model} {place.cell.rate * 8e-6:g} Mbit/s {place.engine}"
+
+
+@cache
+def _cells() -> list[tuple[GridRow, list[dict[Config, Recorded]]]]:
+    """What was recorded of every cell, one dictionary per recording."""
+    cells: dict[Any, tuple[GridRow, dict[int, dict[Config, Recorded]]]] = {}
+    for row in read_grid(GRID):
+        if row.policy == "bytescheduler":
+            _, by_number = cells.setdefault((row.cell, row.engine), (row, {}))
+            by_number.setdefault(row.recording, {})[row.config] = Recorded(row.step_s, row.low_s, row.high_s)
+    return [(row, [by_number[number] for number in sorted(by_number)]) for row, by_number in cells.values()]
+
+
+@cache
+def _recorded_constant(engine: str, seed: int) -> Config:
+    """The one recorded config that is best on average over all cells of an engine."""
+    shown = [recordings[seed % len(recordings)] for row, recordings in _cells() if row.engine == engine]
+    shared = [config for config in shown[0] if all(config in other for other in shown)]
+    best_s = [min(point.step_s for point in each.values()) for each in shown]
+    parts = [[best / each[config].step_s for best, each in zip(best_s, shown, strict=True)] for config in shared]
+    return shared[int(np.mean(parts, axis=1).argmax())]
+
+
+def decided(kind: str, seed: int, ways: Sequence[str]) -> list[Row]:
+    """CPU time of the twin's decisions over 304 candidates, pruned and exhaustive, and where they lead."""
+    drawn = _drawn(kind, seed)
+    best_s, rows = _best_s("judge_static", kind, seed, drawn), []
+    for way in ways:
+        predictor = Simulated(drawn.job)
+        twin = Twin(Space(), model=drawn.job.model, predictor=predictor, exhaustive=way == "exhaustive")
+        world, config, seconds = World(drawn.job, effects=drawn.effects, seed=seed), Space().default, []
+        for _ in range(EARLY):
+            measurement = world.measure(config, iterations=WINDOW, warmup=WARMUP)
+            began = time.thread_time()
+            twin.tell(measurement)
+            config = twin.ask() or config
+            seconds.append(time.thread_time() - began)
+        early_s = step_s(drawn.job, config, effects=drawn.effects)
+        first, *more = seconds
+        row = {"tuner": way, "first_s": first, "decision_s": max(more), "early_s": early_s}
+        rows.append(_world(kind, seed, drawn.job) | row | {"best_s": min(best_s, early_s)})
+    return rows
+
+
+def run(path: Path, tasks: Sequence[Task], processes: int) -> None:
+    """Do what the file does not hold yet, on so many processes; rows are written as they come."""
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        waiting = {pool.submit(work, *arguments): arguments for work, arguments in tasks}
+        for number, future in enumerate(as_completed(waiting), 1):
+            _append(path, future.result())
+            print(f"{number}/{len(tasks)} {' '.join(map(str, waiting.pop(future)))}", flush=True)
+
+
+def _append(path: Path, rows: list[Row]) -> None:
+    fresh = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        if fresh:
+            writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
+def _tasks(what: str, tuners: Sequence[str], seeds: int, there: set[tuple[str, ...]]) -> Iterator[Task]:
+    """What is missing, seed by seed: a run that is stopped early has something of everything."""
+    works: dict[str, Callable[..., list[Row]]] = {"static": still, "scenarios": scenario, "decisions": decided}
+    files = sorted(path for path in SCENARIOS.glob("*.toml") if "autobyte compare" in path.read_text())
+    places: dict[str, Any] = {path.stem: path.stem for path in files}
+    if what == "replay":
+        places = {_cell_name(place): number for number, (place, _) in enumerate(_cells())}
+    elif what != "scenarios":
+        places = {kind: kind for kind in KINDS}
+    for seed in range(seeds):
+        for name, place in places.items():
+            missing = [tuner for tuner in tuners if (name, str(seed), tuner) not in there]
+            if missing:
+                yield works.get(what, replayed), (place, seed, missing)
 
 
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["static", "scenarios", "safety", "tables"])
-    parser.add_argument("--worlds", type=int, default=60)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--budget", type=int, default=BUDGET)
-    parser.add_argument("--tuners", default=TUNERS)
-    parser.add_argument("--out", type=Path, default=DOCS)
+    parser.add_argument("what", choices=["static", "scenarios", "replay", "decisions", "tables"])
+    parser.add_argument(
+        "--tuners", default="", help="names, with commas between; those that are not there are skipped"
+    )
+    parser.add_argument("--seeds", type=int, default=0, help="40 of each kind of static worlds, 20 elsewhere")
+    parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
-    tuners, path = given.tuners.split(","), given.out / f"tuners-{given.what}.csv"
     if given.what == "tables":
-        tables()
-    elif given.what == "scenarios":
-        names = sorted(file.stem for file in SCENARIOS.glob("*.toml") if "autobyte compare" in file.read_text())
-        for file in names:
-            tomllib.loads((SCENARIOS / f"{file}.toml").read_text())
-        jobs = [
-            (name, seed, lambda name=name, seed=seed: scenario(name, seed, tuners, given.budget))
-            for seed in range(given.seeds)
-            for name in names
-        ]
-        collect(path, jobs)
-    else:
-        first = 10_000 if given.what == "safety" else 0
-        seeds = range(first, first + given.worlds)
-        jobs = [(f"world {seed}", seed, lambda seed=seed: static(seed, tuners, given.budget)) for seed in seeds]
-        collect(path, jobs)
+        judge_tables.write(ROOT / "docs" / "tuners.md", DATA)
+        return
+    wanted = given.tuners or ("pruned,exhaustive" if given.what == "decisions" else DEFAULTS[given.what])
+    known = [name for name in wanted.split(",") if name.split("@")[0] in {*TUNERS.names(), "pruned", "exhaustive"}]
+    path = DATA / (f"judge_{given.what}" + (".measured" * (given.what == "decisions")) + ".csv")
+    place = "scenario" if given.what == "scenarios" else "kind"
+    there: set[tuple[str, ...]] = {(row[place], row["seed"], row["tuner"]) for row in judge_tables.read(path)}
+    if given.what in ("static", "scenarios"):
+        for architecture, workers in product(("allreduce", "ps"), (2, 4, 8, 5, 10)):
+            _constant(architecture, workers)  # before there are several processes
+    seeds = given.seeds or (40 if given.what == "static" else 20)
+    run(path, list(_tasks(given.what, known, seeds, there)), given.processes)
 
 
 if __name__ == "__main__":

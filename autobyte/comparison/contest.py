@@ -1,7 +1,7 @@
 """Tuners on the same job under equal conditions: the same world, the same windows, the same budget."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -97,18 +97,26 @@ class Run:
     before: tuple[Decision, ...] = ()
 
 
-def hold(contest: Contest, results: Results, *, progress: Callable[[str, int, int], None]) -> list[Run]:
+def hold(
+    contest: Contest,
+    results: Results,
+    *,
+    progress: Callable[[str, int, int], None],
+    seeds: Sequence[int] | None = None,
+) -> list[Run]:
     """Let every tuner run with every seed; trials that `results` has already are not run again.
 
     Args:
         contest: what to run.
         results: where trials are kept.
         progress: called with tuner, seed and number after every window.
+        seeds: these instead of as many as the contest has.
 
     Raises:
         InputError: a tuner cannot be made.
     """
-    return [_run(contest, name, seed, results, progress) for name in contest.tuners for seed in range(contest.seeds)]
+    chosen = range(contest.seeds) if seeds is None else seeds
+    return [_run(contest, name, seed, results, progress) for name in contest.tuners for seed in chosen]
 
 
 def _run(contest: Contest, name: str, seed: int, results: Results, progress: Callable[[str, int, int], None]) -> Run:

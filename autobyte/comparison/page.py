@@ -10,6 +10,7 @@ from typing import Any
 
 from autobyte.comparison import repeat
 from autobyte.comparison.outcome import read_outcome
+from autobyte.comparison.panels.cost import draw_cost
 from autobyte.comparison.panels.landscape import draw_landscape
 from autobyte.comparison.panels.look import Outcome, svg
 from autobyte.comparison.panels.regret import draw_regret
@@ -45,7 +46,7 @@ def write_page(folder: Path) -> Path:
         page = render(outcome, run=run, trials=trials)
     else:
         page = render(outcome)
-    _save(folder / NAME, page)
+    save_page(folder / NAME, page)
     return folder / NAME
 
 
@@ -90,14 +91,29 @@ def _panels(outcome: Outcome) -> str:
     land = svg(
         lambda axes: draw_landscape(axes[0], outcome), 1.7, top=0.25, name="land", what="speed of every config"
     )
-    return _figure(
-        regret,
-        "<b>Regret</b> of the config in force after each decision, the median of all runs. Dashed: 3&nbsp;%, which "
-        "counts as found. Linear up to there, logarithmic above.",
-    ) + _figure(
-        land,
-        f"<b>The landscape</b>{when}: the speed of every config of the grid, without noise, and the config that each "
-        "tuner leaves in force.",
+    cost = svg(
+        lambda axes: draw_cost(axes[0], outcome),
+        0.17 * len(outcome["tuners"]) + 0.1,
+        name="cost",
+        what="search cost of every tuner",
+    )
+    before = " Diamonds: what a search before the scenario cost besides." if outcome["changes"] else ""
+    return (
+        _figure(
+            regret,
+            "<b>Regret</b> of the config in force after each decision, the median of all runs. Dashed: 3&nbsp;%, "
+            "which counts as found. Linear up to there, logarithmic above.",
+        )
+        + _figure(
+            land,
+            f"<b>The landscape</b>{when}: the speed of every config of the grid, without noise, and the config that "
+            "each tuner leaves in force.",
+        )
+        + _figure(
+            cost,
+            "<b>Search cost</b>: time lost against the optimum over all iterations, the median of all runs and a "
+            f"line from the 10th to the 90th percentile.{before}",
+        )
     )
 
 
@@ -144,8 +160,12 @@ def _check_same(database: Path, run: dict[str, Any], outcome: Outcome) -> None:
         raise FileError(f"{database} holds another run than compare.json; run `autobyte compare` again")
 
 
-def _save(path: Path, page: str) -> None:
-    """Replace a page of ours, whole or not at all."""
+def save_page(path: Path, page: str) -> None:
+    """Replace a page of ours, whole or not at all.
+
+    Raises:
+        FileError: it is somebody else's, or cannot be written.
+    """
     draft = path.with_name(f".{path.name}.tmp")
     try:
         if path.exists() and OURS not in path.read_bytes()[:1000]:

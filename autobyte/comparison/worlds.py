@@ -24,7 +24,13 @@ class Drawn:
     effects: Effects
 
 
-def draw(seed: int, *, names: tuple[str, ...] = (), workers: tuple[int, ...] = (2, 4, 8, 8, 16, 32)) -> Drawn:
+def draw(
+    seed: int,
+    *,
+    names: tuple[str, ...] = (),
+    workers: tuple[int, ...] = (2, 4, 8, 8, 16, 32),
+    gbit: tuple[float, ...] = (),
+) -> Drawn:
     """Draw a world; the same seed draws the same.
 
     Rates are 0.5 to 25 Gbit/s, blocks cost a third to three times the default, latency is 10 to 100 µs. Every effect
@@ -35,13 +41,15 @@ def draw(seed: int, *, names: tuple[str, ...] = (), workers: tuple[int, ...] = (
         seed: of everything.
         names: models to draw from; by default all of the table.
         workers: numbers of workers to draw from.
+        gbit: rates to draw from (Gbit/s); by default anything from 0.5 to 25.
     """
     random = np.random.default_rng([7, seed])
     known = names or tuple(models.names())
     model = models.load(known[random.integers(len(known))])
     count = int(random.choice(workers))
     architecture = ("allreduce", "ps")[random.integers(2)]
-    rate = GBIT * _between(random, 0.5, 25)
+    anything = _between(random, 0.5, 25)
+    rate = GBIT * (float(gbit[int(len(gbit) * random.random())]) if gbit else anything)
     cost = _between(random, 1 / 3, 3)
     variation = float(np.interp(random.uniform(0, 0.7), np.linspace(0, 0.7, len(VARIATION)), VARIATION))
     transient = random.uniform(0.2, 0.9)  # part of the variance

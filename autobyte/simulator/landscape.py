@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from autobyte.config import Config
 from autobyte.job import Floats, Job
@@ -51,16 +52,11 @@ def contenders(job: Job, configs: Sequence[Config], *, effects: Effects = PLAIN)
     and a config whose blocks alone take longer than a step of another needs no simulation. All-reduces that share the
     wire can hide that cost; then none is left out.
     """
-    block_s = 0.0
-    if effects.sharing == 1 and job.cluster.workers > 1:
-        cluster = job.cluster
-        block_s = cluster.overhead_s[0] if cluster.servers else cluster.overhead_s[0] + cluster.ring_hops_s
-    total = job.gradients.total_bytes
-    blocks = [total / max(config.partition_bytes, 8) * (config.policy in CUTTING) for config in configs]  # at least
-    order = sorted(range(len(configs)), key=lambda index: blocks[index])
+    least = [least_s(job, config, effects=effects) for config in configs]
+    order = sorted(range(len(configs)), key=lambda index: least[index])
     known: dict[Config, float] = {}
     for first in range(0, len(order), BATCH):
-        if blocks[order[first]] * block_s > min(known.values(), default=math.inf):
+        if least[order[first]] > min(known.values(), default=math.inf):
             break
         land = survey(job, [configs[index] for index in order[first : first + BATCH]], effects=effects)
         known.update(zip(land.configs, land.step_s.tolist(), strict=True))
@@ -81,16 +77,37 @@ def best_constant(
     Returns:
         the config, and its speed on each job as a part of that job's best, shape [jobs].
     """
-    parts = np.empty((len(jobs), len(configs)))
+    parts, exact = np.empty((len(jobs), len(configs))), np.empty((len(jobs), len(configs)), dtype=bool)
     for index, job in enumerate(jobs):
-        parts[index] = _parts(job, tuple(configs))
+        parts[index], exact[index] = _parts(job, tuple(configs))
         progress(index + 1, len(jobs))
-    best = int(parts.mean(axis=0).argmax())
-    return configs[best], parts[:, best]
+    while True:
+        best = int(parts.mean(axis=0).argmax())
+        open_jobs = np.flatnonzero(~exact[:, best])
+        if not len(open_jobs):
+            return configs[best], parts[:, best]
+        for index in open_jobs.tolist():
+            job = jobs[index]
+            parts[index, best] *= least_s(job, configs[best]) / step_s(job, configs[best])
+        exact[:, best] = True
 
 
-@lru_cache(maxsize=256)
-def _parts(job: Job, configs: tuple[Config, ...]) -> Floats:
-    """The speed of every config as a part of the best one's, shape [configs]."""
-    land = survey(job, configs)
-    return land.best_s / land.step_s
+def least_s(job: Job, config: Config, *, effects: Effects = PLAIN) -> float:
+    """Time that a step's blocks keep the busiest uplink or ring busy, at least (s): no step is shorter."""
+    cluster, total = job.cluster, job.gradients.total_bytes
+    if effects.sharing > 1 or cluster.workers == 1 or config.policy not in CUTTING:
+        return 0.0
+    block_s = cluster.overhead_s[0] if cluster.servers else cluster.overhead_s[0] + cluster.ring_hops_s
+    blocks_s = total / max(config.partition_bytes, 8) * block_s
+    if cluster.gpus_per_node > 1:
+        return blocks_s
+    return blocks_s + total * float((cluster.traffic / np.array(cluster.up_bytes_per_s)).max())
+
+
+@lru_cache(maxsize=512)
+def _parts(job: Job, configs: tuple[Config, ...]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """The speed of every config as a part of the best one's, at most; and where it is just that. Shape [configs]."""
+    land = contenders(job, configs)
+    known = dict(zip(land.configs, land.step_s.tolist(), strict=True))
+    seconds = np.array([known[config] if config in known else least_s(job, config) for config in configs])
+    return land.best_s / seconds, np.array([config in known for config in configs])

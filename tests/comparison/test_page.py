@@ -152,7 +152,7 @@ def test_it_says_what_was_compared_and_what_the_words_mean(folder: Path) -> None
         assert ("dt", {}) in page.seen
         assert word in page.text
     drawn = [attrs["aria-label"] for tag, attrs in page.seen if tag == "svg"]
-    assert drawn == ["regret over iterations", "speed of every config", "step times"]
+    assert drawn == ["regret over iterations", "speed of every config", "search cost of every tuner", "step times"]
 
 
 def test_a_scenario_is_told_apart(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_two_pages_are_equal_to_the_byte(folder: Path) -> None:
 def test_it_works_without_the_trials(folder: Path) -> None:
     (folder / "results.sqlite").unlink()
     page = read(folder)
-    assert len([tag for tag, _ in page.seen if tag == "svg"]) == 2
+    assert len([tag for tag, _ in page.seen if tag == "svg"]) == 3
     assert "results.sqlite, which is not here" in page.text
 
 

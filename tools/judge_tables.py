@@ -1,0 +1,282 @@
+"""The tables of docs/tuners.md, from what `judge_tuners.py` keeps: medians, and how far chance may move them."""
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+COUNTS = 0.05  # the part of the oracle's speed that the best constant must lack
+SURE = 2.0  # standard errors of a difference that are not noise
+NOTICEABLE = 0.01  # of the oracle's speed: BO that lacks less leaves no gap to share
+RESAMPLED = 2000
+PAPER = {"bandwidth-10-3": "6.4 … 23 %", "jobs-joining": "8.8 … 19.2 %"}  # claimed gains over BO tuned once
+
+Row = dict[str, str]
+Rows = list[Row]
+
+
+def read(path: Path) -> Rows:
+    """Rows of a file; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write(page: Path, data: Path) -> None:
+    """Put every table between its marks in the page."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in tables(data).items():
+        marks = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        assert marks.search(text), f"{page} has no place for the table {name}"
+        text = marks.sub(lambda found, table=table: found[1] + "\n" + table + "\n" + found[2], text)  # type: ignore[misc]
+    page.write_text(text, encoding="utf-8")
+
+
+def tables(data: Path) -> dict[str, str]:
+    """Every table by its name, in Markdown; those without data are left out."""
+    static, replay = read(data / "judge_static.csv"), read(data / "judge_replay.csv")
+    changing, decisions = read(data / "judge_scenarios.csv"), read(data / "judge_decisions.measured.csv")
+    made: dict[str, Callable[[], str]] = {}
+    if static:
+        made |= {
+            "static": lambda: _static(static),
+            "kinds": lambda: _kinds(static),
+            "safety": lambda: _safety(static),
+        }
+    if replay:
+        made |= {"replay": lambda: _static(replay)}
+    if changing:
+        made |= {"scenarios": lambda: _scenarios(changing), "recovery": lambda: _recovery(changing)}
+    if decisions:
+        made |= {"decisions": lambda: _decisions(decisions)}
+    return {name: make() for name, make in made.items()}
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median, and a 95 % interval of it by the percentile bootstrap."""
+    drawn = np.random.default_rng(5).choice(np.array(values), size=(RESAMPLED, len(values)))
+    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    return float(np.median(values)), float(low), float(high)
+
+
+def _percent(values: Sequence[float], digits: int = 1) -> str:
+    if not values:
+        return "–"
+    middle, low, high = (100 * value for value in interval(values))
+    return f"{middle:.{digits}f} ({low:.{digits}f} … {high:.{digits}f}) %".replace("-", "−")
+
+
+def _number(values: Sequence[float]) -> str:
+    middle, low, high = interval(values)
+    return f"{middle:.0f} ({low:.0f} … {high:.0f})".replace("-", "−")
+
+
+def _world(row: Row) -> tuple[str, str]:
+    return row["kind"], row["seed"]
+
+
+def _bests(rows: Rows) -> dict[tuple[str, str], float]:
+    """The best step of every world, by the grid and by everything that anyone asked for (s)."""
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        seconds = float(row["best_s"])
+        best[_world(row)] = min(best.get(_world(row), seconds), seconds)
+    return best
+
+
+def _regret(row: Row, which: str, best: dict[tuple[str, str], float]) -> float:
+    return 1 - best[_world(row)] / float(row[which])
+
+
+def _closed(rows: Rows, which: str, best: dict[tuple[str, str], float]) -> list[float]:
+    """Shares of the gap from the best constant to the oracle, of worlds in which it counts."""
+    gaps = [(row, _regret(row, "constant_s", best)) for row in rows]
+    return [1 - _regret(row, which, best) / gap for row, gap in gaps if gap >= COUNTS]
+
+
+def _cost(rows: Rows, best: dict[tuple[str, str], float]) -> list[float]:
+    """Search cost in steps of the best config; of windows with 10 steps, 30 each."""
+    return [float(row["spent_s"]) / best[_world(row)] - 300 for row in rows]
+
+
+def _cpu(rows: Rows) -> str:
+    """The tuner's CPU time as a part of the run."""
+    return f"{100 * np.median([float(row['cpu_s']) / float(row['spent_s']) for row in rows]):.2f} %"
+
+
+def _by(rows: Rows, column: str) -> dict[str, Rows]:
+    grouped: dict[str, Rows] = {}
+    for row in rows:
+        grouped.setdefault(row[column], []).append(row)
+    return grouped
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _static(rows: Rows) -> str:
+    best, body = _bests(rows), []
+    for tuner, mine in _by(rows, "tuner").items():
+        early, last = ([_regret(row, which, best) for row in mine] for which in ("early_s", "last_s"))
+        closed = [_closed(mine, which, best) for which in ("early_s", "last_s")]
+        body.append(
+            [
+                tuner,
+                f"{len(closed[0])} of {len(mine)}",
+                *(_percent(shares, 0) for shares in closed),
+                _percent(early),
+                f"{100 * np.quantile(early, 0.9):.1f} %",
+                _percent(last),
+                f"{100 * np.quantile(last, 0.9):.1f} %",
+                _number(_cost(mine, best)),
+                _cpu(mine),
+            ]
+        )
+    closed_heads, regret_heads = ["gap closed after 3", "at the end"], ["regret after 3", "p90", "at the end", "p90"]
+    head = ["tuner", "gap counts in", *closed_heads, *regret_heads, "search cost, steps", "CPU, of the run"]
+    return _table(head, body)
+
+
+def _kinds(rows: Rows) -> str:
+    """After three decisions, for each kind of world."""
+    best, body = _bests(rows), []
+    kinds = list(_by(rows, "kind"))
+    for tuner, mine in _by(rows, "tuner").items():
+        for what in ("gap closed", "regret"):
+            cells = []
+            for kind in kinds:
+                here = [row for row in mine if row["kind"] == kind]
+                regrets = [_regret(row, "early_s", best) for row in here]
+                if what == "regret":
+                    p90 = f"; p90 {100 * np.quantile(regrets, 0.9):.1f} %" if regrets else ""
+                    cells.append(_percent(regrets) + p90)
+                else:
+                    cells.append(_percent(_closed(here, "early_s", best), 0))
+            body.append([tuner, what, *cells])
+    return _table(["tuner", "after 3 decisions", *kinds], body)
+
+
+def _safety(rows: Rows) -> str:
+    body = []
+    for tuner, mine in _by(rows, "tuner").items():
+        slower = np.array([float(row["last_s"]) / float(row["default_s"]) - 1 for row in mine])
+        noise = np.array([SURE * np.sqrt(2) * float(row["noise"]) for row in mine])
+        beyond = int((slower > np.maximum(noise, NOTICEABLE)).sum())
+        faster = 1 / (1 + slower) - 1
+        body.append(
+            [
+                tuner,
+                f"{beyond} of {len(mine)}",
+                f"{int((slower > 0.01).sum())}",
+                f"{int((slower > 0.03).sum())}",
+                f"{100 * slower.max():.1f} %".replace("-", "−"),
+                _percent(faster.tolist()),
+            ]
+        )
+    head = ["tuner", "slower beyond noise", "by over 1 %", "by over 3 %", "at worst", "faster than the default"]
+    return _table(head, body)
+
+
+def _scenarios(rows: Rows) -> str:
+    """Share of the gap from BO, tuned once before the start, to the oracle."""
+    tuners = [tuner for tuner in _by(rows, "tuner") if tuner != "bayesian"]
+    body, pooled = [], dict[str, list[float]]()
+    for name, here in _by(rows, "scenario").items():
+        worlds = _worlds(here)
+        counting = {seed: world for seed, world in worlds.items() if _gap(world) >= COUNTS}
+        cells = []
+        for tuner in tuners:
+            found = [share for world in counting.values() if (share := _share(world, tuner)) is not None]
+            pooled.setdefault(tuner, []).extend(found)
+            cells.append(_percent(found, 0))
+        both = [world for world in worlds.values() if {"twin", "bayesian"} <= world.keys()]
+        gain = [_speed(world["twin"]) / _speed(world["bayesian"]) - 1 for world in both]
+        body.append(
+            [
+                name,
+                _percent([_gap(world) for world in worlds.values()]),
+                f"{len(counting)} of {len(worlds)}",
+                _percent([_lack(world) for world in worlds.values() if "bayesian" in world]),
+                *cells,
+                _percent(gain),
+                PAPER.get(name, ""),
+            ]
+        )
+    total = [_percent(pooled[tuner], 0) for tuner in tuners]
+    body.append(["all that count", "", f"{max(len(found) for found in pooled.values())}", "", *total, "", ""])
+    gains = ["gain of `twin` over `bayesian` once", "claimed by the paper"]
+    shares = [f"`{tuner}`" for tuner in tuners]
+    head = ["scenario", "the best constant lacks", "counts in", "`bayesian` once lacks", *shares, *gains]
+    return _table(head, body)
+
+
+def _worlds(rows: Rows) -> dict[str, dict[str, Row]]:
+    """Rows by seed and tuner, each with the best oracle that was found for the seed."""
+    worlds: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        worlds.setdefault(row["seed"], {})[row["tuner"]] = row
+    for world in worlds.values():
+        oracle = max(float(row["oracle"]) for row in world.values())
+        for row in world.values():
+            row["oracle"] = str(oracle)
+    return worlds
+
+
+def _speed(row: Row) -> float:
+    return float(row["samples_per_s"])
+
+
+def _gap(world: dict[str, Row]) -> float:
+    row = next(iter(world.values()))
+    return 1 - float(row["constant"]) / float(row["oracle"])
+
+
+def _lack(world: dict[str, Row]) -> float:
+    once = world["bayesian"]
+    return 1 - _speed(once) / float(once["oracle"])
+
+
+def _share(world: dict[str, Row], tuner: str) -> float | None:
+    """Of the gap from BO to the oracle; None where there is none to speak of."""
+    if not {tuner, "bayesian"} <= world.keys() or _lack(world) < NOTICEABLE:
+        return None
+    once, oracle = _speed(world["bayesian"]), float(world["bayesian"]["oracle"])
+    return (_speed(world[tuner]) - once) / (oracle - once)
+
+
+def _recovery(rows: Rows) -> str:
+    """Iterations from a change until the regret is at most 3 % again, and what all of it cost."""
+    body = []
+    for tuner, mine in _by(rows, "tuner").items():
+        waits = [float(each) for row in mine for each in row["recovery"].split()]
+        before = [float(row["before_cost_s"]) / float(row["best_s"]) for row in mine]
+        body.append(
+            [
+                tuner,
+                f"{len(waits)}",
+                _number(waits) if waits else "–",
+                f"{np.quantile(waits, 0.9):.0f}" if waits else "–",
+                _number([float(row["switches"]) for row in mine]),
+                _number(before) if any(before) else "–",
+                _cpu(mine),
+            ]
+        )
+    head = ["tuner", "changes that hurt", "iterations to recover", "p90", "switches", "search before, steps", "CPU"]
+    return _table(head, body)
+
+
+def _decisions(rows: Rows) -> str:
+    best, body = _bests(rows), []
+    for way, mine in _by(rows, "tuner").items():
+        times = [1e3 * float(row["decision_s"]) for row in mine]
+        middle, low, high = interval(times)
+        regrets = [_regret(row, "early_s", best) for row in mine]
+        p90 = f"{np.quantile(times, 0.9):.0f} ms"
+        body.append([way, f"{len(mine)}", f"{middle:.1f} ({low:.1f} … {high:.1f}) ms", p90, _percent(regrets),
+                     f"{100 * np.quantile(regrets, 0.9):.1f} %"])  # fmt: skip
+    return _table(["twin", "worlds", "a decision, CPU", "p90", "regret after 3", "p90"], body)
