@@ -10,7 +10,8 @@ from autobyte.comparison.panels.look import drawable, encoded, new_figure, style
 from autobyte.errors import FileError
 
 NAMES = {"allreduce": "all-reduce", "ps": "PS"}
-COLOURS = {"ddp": "#999999", "fifo": "#cccccc", "autobyte": "#0072b2"}
+COLOURS = {"ddp-default": "#999999", "ddp-best": "#999999", "fifo": "#cccccc"}  # what is not ours to choose
+OURS = "#0072b2"
 
 
 def draw_bench(outcome: dict[str, Any], path: Path) -> None:
@@ -44,7 +45,7 @@ def _picture(outcome: dict[str, Any]) -> Figure:
     for place, row in enumerate(rows):
         step, bound = row["step_s"] * 1e3, row["bound_s"] * 1e3
         low, high = (row[f"step_{side}_s"] * 1e3 for side in ("low", "high"))
-        axes.barh(place, step, color=COLOURS[row["scheduler"].split("-")[0]], height=0.7)
+        axes.barh(place, step, color=COLOURS.get(row["scheduler"], OURS), height=0.7)
         axes.errorbar(step, place, xerr=[[step - low], [high - step]], color="black", lw=0.7, capsize=1.5)
         axes.plot([bound, bound], [place - 0.42, place + 0.42], color="#d55e00", lw=1.4)
         axes.text(high, place, f" {row['speedup_over_ddp']:.2f}x", va="center", fontsize=6)

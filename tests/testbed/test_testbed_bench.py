@@ -118,13 +118,15 @@ def test_a_policy_s_default_and_what_simulation_finds_best_are_measured() -> Non
 
 
 @needs_namespaces
-def test_policies_side_by_side_on_real_links() -> None:
+def test_policies_side_by_side_on_real_links(tmp_path: Path) -> None:
     kept = Path(__file__).parents[2] / "paper" / "data" / "testbed_calibration.json"
     asked = ["--hosts", "2", "--rate", "1Gbit", "--compute", "40ms", "--size-scale", "0.005", "--steps", "3"]
     asked += ["--repeats", "1", "--policies", "wfbp,bytescheduler,dear", "--calibration", str(kept), "--json"]
+    asked += ["--out", str(tmp_path)]
     outcome = json.loads(CliRunner().invoke(app, ["bench", *asked], catch_exceptions=False).stdout)
     found = {row["scheduler"]: row["config"].get("policy", "bytescheduler") for row in outcome["rows"]}
     assert {name: found[name] for name in ("wfbp", "bytescheduler", "dear")} == {
         "wfbp": "wfbp", "bytescheduler": "bytescheduler", "dear": "dear",
     }  # fmt: skip
     assert {"ddp-best", "ddp-default"} < found.keys()
+    assert (tmp_path / "vgg16-1000Mbit.png").stat().st_size > 10_000

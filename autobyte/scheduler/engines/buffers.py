@@ -68,7 +68,7 @@ class Buffers:
         pieces = list(self._pieces(block.segments))
         if staged is None or (len(pieces) == 1 and self._wire_dtype in (None, pieces[0].dtype)):
             return
-        torch._foreach_copy_(pieces, list(staged.split([piece.numel() for piece in pieces])))
+        torch._foreach_copy_(pieces, list(torch.split_with_sizes(staged, [piece.numel() for piece in pieces])))
 
     def _pieces(self, segments: tuple[Segment, ...]) -> Iterator[Tensor]:
         for segment in segments:
