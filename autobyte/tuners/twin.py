@@ -14,7 +14,7 @@ from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
 from autobyte.tuners.choosing import LASTS, NOISE, every, measured_alone, worth
 from autobyte.tuners.trigger import OURS, Backoff, Misses
-from autobyte.tuners.twin_calibration import Calibration, JobState, Load, Window
+from autobyte.tuners.twin_calibration import Calibration, JobState, Load, Window, broken
 from autobyte.tuners.twin_process import Process
 
 log = logging.getLogger(__name__)
@@ -83,11 +83,11 @@ class Twin(Tuner):
         """Calibrate on it, and see by how much it was expected otherwise."""
         self._news |= measurement.config != self._running
         self._running = measurement.config
-        if measurement.config in self._expected:
-            predicted_s = self._expected[measurement.config]
-            self._misses.note(predicted_s=predicted_s, observed_s=measurement.mean_s)
+        expected_s = self._expected.get(measurement.config, math.nan)
+        if not broken(measurement.step_s):
+            self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s)
         if self._predictor is not None and self._complete(measurement):
-            self._news |= self._calibration.note(measurement)
+            self._news |= self._calibration.note(measurement, expected_s=expected_s)
         else:
             if self._predictor is not None and not self._unseen:
                 log.warning("the twin has no statistics to calibrate on, and measures instead")

@@ -22,6 +22,8 @@ SAME_LINK = 0.12  # of log(seconds per byte), under the same config
 SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no straggler
 SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
 LEAST = 1e-3  # the part of a link's time that bytes take, at least
+BREAK, SURE = 0.1, 5.0  # of log(step time) within a window, and in standard errors: the job changed meanwhile
+ENOUGH = 0.3  # the part of a window after a change from which statistics of its end can be told
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,22 @@ class Calibration:
         self.overhead = 1.0
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
         self._number = 0
+        self._left_out = False  # the window before
         self._regimes = 1
         self._since: dict[float, int] = {}
+        self._first: dict[tuple[float, Config], Window] = {}  # window of a regime under a config
 
-    def note(self, measurement: Measurement) -> bool:
-        """Take in a window that has statistics; whether something has changed but the config."""
+    def note(self, measurement: Measurement, *, expected_s: float = math.nan) -> bool:
+        """Take in a window that has statistics; whether something has changed but the config.
+
+        A window in which the job changed shows the mean of two states. Of the first it is known what it looked like,
+        so what the second does is told from the rest; where too little of the window is left for that, the window is
+        left out. Steps of the warm-up may still be those of the config before, unless they are as expected.
+
+        Args:
+            measurement: the window.
+            expected_s: of its steps, in the state that the window before showed (s).
+        """
         stats = measurement.stats
         assert stats is not None
         load = self._load(measurement.config, len(stats.forward_s), stats.servers)
@@ -129,11 +142,20 @@ class Calibration:
         state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
         row = np.array([0.0, self._number, *place(measurement.config, load)])
         window = Window(measurement.config, row, load, state, measurement.mean_s, measurement.error)
+        at = self._break(measurement, expected_s)
+        if at:
+            part = 1 - at / len(measurement.step_s)
+            if part < ENOUGH:
+                self._left_out = True
+                return True
+            window = self._end_of(window, measurement.step_s[at:], part)
         before = self.regime
-        window.row[0] = self._regime_of(window)
+        window.row[0] = self._regime_of(window, changed=at > 0 or self._left_out)
+        self._left_out = False
         if window.row[0] != before or not self.windows:
             self._since[float(window.row[0])] = self._number
         self._number += 1
+        self._first.setdefault((float(window.row[0]), window.config), window)
         self._remember(window)
         self._fit()
         return bool(self.windows[-1].row[0] != before)
@@ -209,8 +231,48 @@ class Calibration:
         self.overhead = float(np.exp(share.sum(axis=0) @ np.log(OVERHEADS)))
         self._links = share.sum(axis=1)
 
-    def _regime_of(self, window: Window) -> float:
-        """The regime that explains a window, the current one first; a new one where none does."""
+    def _break(self, measurement: Measurement, expected_s: float) -> int:
+        """The step of a window from which the job is another; 0 where it is not."""
+        at = broken(measurement.step_s)
+        switched = not self.windows or measurement.config != self.windows[-1].config
+        if at and switched and at <= measurement.warmup:
+            return at if self.windows and abs(min(measurement.step_s[:at]) / expected_s - 1) < BREAK / 2 else 0
+        return at if self.windows else 0
+
+    def _end_of(self, window: Window, step_s: Sequence[float], part: float) -> Window:
+        """A window as it would be if all of it had been like its last part."""
+        steps = np.array(step_s)
+        error = float(steps.std(ddof=1) / steps.mean() / math.sqrt(len(steps)))
+        before, state, load = self.windows[-1], window.state, window.load
+        if before.state.workers == state.workers and before.state.servers == state.servers:
+            old = self.of(before)
+            stretch = math.exp(float(self._paces(window.row[None] + [before.row[0], 0, 0, 0])[0][0])
+                               - float(before.pace(self.overhead)))  # fmt: skip
+            blocks_s = load.blocks * load.block_s * self.overhead
+
+            def end(mixed: Floats, first: Floats) -> Floats:
+                """Of two states' mean the second, as far as that can be."""
+                return np.clip((mixed - (1 - part) * first) / part, 0.1 * mixed, mixed / part)
+
+            up_s = load.nbytes / old.up_bytes_per_s * stretch + blocks_s
+            down_s = load.nbytes / old.down_bytes_per_s * stretch + blocks_s * (state.servers == 0)
+            state = JobState(
+                end(state.forward_s, before.state.forward_s),
+                end(state.backward_s, before.state.backward_s),
+                load.nbytes / end(load.nbytes / state.up_bytes_per_s, up_s),
+                load.nbytes / end(load.nbytes / state.down_bytes_per_s, down_s),
+                state.servers,
+                0.0,
+            )
+        return Window(window.config, window.row, load, state, float(steps.mean()), error)
+
+    def _regime_of(self, window: Window, *, changed: bool) -> float:
+        """The regime that explains a window, the current one first; a new one where none does.
+
+        Args:
+            window: the latest.
+            changed: in the middle of it or of the one before, and so not by its config.
+        """
         if not self.windows:
             return 0.0
         current = self.regime
@@ -229,7 +291,7 @@ class Calibration:
             if abs(beyond) < SURPRISE * (math.sqrt(float(variance[0])) + 0.03):
                 return regime
             larger = window.config != self.windows[-1].config and row[3] >= self.windows[-1].row[3]
-            if regime == current and beyond > 0 and larger:
+            if regime == current and beyond > 0 and larger and not changed:
                 return regime  # slower with more bytes in flight: that may well be the config
         self._regimes += 1
         return float(self._regimes - 1)
@@ -241,14 +303,30 @@ class Calibration:
         before_s = float(np.mean([other.compute_s for other in others[-3:]]))
         if abs(math.log(max(window.compute_s, 1e-12) / max(before_s, 1e-12))) > SAME_COMPUTE:
             return False
-        same = [float(other.pace(self.overhead)) for other in others if other.config == window.config]
-        return not same or abs(same[-1] - float(window.pace(self.overhead))) <= SAME_LINK
+        first = self._first.get((float(others[-1].row[0]), window.config))  # not the latest: links may fade slowly
+        return first is None or abs(float(first.pace(self.overhead) - window.pace(self.overhead))) <= SAME_LINK
 
     def _remember(self, window: Window) -> None:
         """Keep it, and of windows like it the latest: a long rest must not drive out what a search has found."""
         like = [w for w in self.windows if w.config == window.config and w.row[0] == window.row[0]]
         drop = like[: max(0, len(like) - ALIKE + 1)]
         self.windows = [*[other for other in self.windows if other not in drop][-KEEP + 1 :], window]
+        regimes = {float(other.row[0]) for other in self.windows}
+        self._first = {key: first for key, first in self._first.items() if key[0] in regimes}
+
+
+def broken(step_s: Sequence[float]) -> int:
+    """The step from which a window's step times are others than before it; 0 where they are not."""
+    logs = np.log(np.maximum(np.array(step_s), 1e-12))
+    count, found, most = len(logs), 0, SURE
+    for at in range(1, count):
+        one, other = logs[:at], logs[at:]
+        apart = abs(float(one.mean() - other.mean()))
+        spread = math.sqrt((float(one.var()) * at + float(other.var()) * (count - at)) / max(count - 2, 1))
+        sure = apart / max(spread * math.sqrt(1 / at + 1 / (count - at)), 1e-3)
+        if apart > BREAK and sure > most:
+            found, most = at, sure
+    return found
 
 
 def place(config: Config, load: Load) -> list[float]:

@@ -19,7 +19,7 @@ from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners.twin import Twin
-from autobyte.tuners.twin_calibration import JobState
+from autobyte.tuners.twin_calibration import JobState, broken
 from autobyte.tuning import WARMUP, WINDOW, tune
 
 SPACE = Space()
@@ -221,3 +221,34 @@ def test_workers_that_differ_are_predicted_by_their_slowest(architecture: str) -
     configs = [Config(1 << 20, 1 << 21), Config(1 << 22, 1 << 22), Config(1 << 24, 1 << 24)]
     predicted = Simulated(job).step_s(state, configs, np.ones(3))
     assert predicted == pytest.approx([step_s(job, config) for config in configs], rel=0.06)
+
+
+def test_links_that_fade_slowly_are_not_put_down_to_the_config() -> None:
+    """From 25 to 8 Gbit/s in steps of a tenth: large blocks stay the best, though windows under them grow slower."""
+    job = make_job("bert-base", gbit=25.0, architecture="allreduce")
+    fading = tuple(Change(at=12 * k, up=25 * 0.9**k * GBIT, down=25 * 0.9**k * GBIT) for k in range(1, 12))
+    found = regrets(job, scenario=Scenario("fading", fading), windows=15, effects=Effects(jitter=0.05))
+    assert max(found) <= 0.08  # a trial now and then
+    assert np.median(found) <= 0.01
+
+
+@pytest.mark.parametrize("at", [13, 15, 18])
+def test_a_window_in_which_the_links_change_misleads_it_for_one_window_at_most(at: int) -> None:
+    job = make_job("resnet50", gbit=10.0, architecture="allreduce")
+    turns = tuple(
+        Change(at=at + 20 * k, up=rate * GBIT, down=rate * GBIT) for k, rate in enumerate((3.0, 10.0, 3.0, 10.0, 3.0))
+    )
+    found = regrets(job, scenario=Scenario("turns", turns), windows=12, effects=Effects(jitter=0.05))
+    assert max(found) <= 0.06
+    assert np.median(found) <= 0.02
+
+
+def test_a_change_within_a_window_is_seen_and_noise_is_not() -> None:
+    random = np.random.default_rng(3)
+    noise = np.exp(0.08 * random.normal(size=(300, 10)))
+    assert np.mean([broken(steps.tolist()) > 0 for steps in noise]) <= 0.03
+    for at in range(1, 10):
+        slower = np.where(np.arange(10) < at, 1.0, 2.0)
+        found = [broken((steps * slower).tolist()) for steps in noise[:100]]
+        assert np.mean([each == at for each in found]) >= 0.9
+    assert broken([0.2] * 10) == 0
