@@ -1,6 +1,7 @@
 """What goes wrong in training: it goes on correctly, or every rank ends in time and says rank, step and tensor."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -297,10 +298,12 @@ def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
 
 def _interrupted(rank: int, engine: str, folder: Path) -> None:
     model = make_model()
-    optimizer = wrapped(model, engine)
-    train(model, optimizer, rank, range(2))
-    (folder / f"{engine}{rank}").touch()
-    train(model, optimizer, rank, range(2, 10**9))
+    optimizer = wrapped(model, engine, timedelta(seconds=10))  # eight processes train at a time
+    for step in itertools.count():
+        train(model, optimizer, rank, range(step, step + 1))
+        time.sleep(0.01)
+        if step == 1:
+            (folder / f"{engine}{rank}").touch()
 
 
 def test_a_server_rank_that_is_killed_ends_all_workers() -> None:
