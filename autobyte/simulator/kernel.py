@@ -38,14 +38,15 @@ def simulate(
         raise InputError(f"iterations must be at least 1, got {iterations}")
     costs = Costs.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)
     out = _Out.empty(plan, costs)
-    _run(_table(plan.tiling), _compute(plan.job.model), _rules(plan), _costs(costs), out)
+    table = _table(plan.tiling)
+    _run(table, _compute(plan.job.model), _rules(plan), _costs(costs), out)
     if plan.job.cluster.servers:
         up_busy_s, down_busy_s = out.up_busy_s, out.down_busy_s[costs.link]
     else:
         up_busy_s = down_busy_s = np.full(costs.classes, out.up_busy_s[0])  # one pipe
-    block, tensor = plan.tiling.pairs
-    first_pair = np.searchsorted(block, np.arange(len(plan.tiling)))
-    ready_s = np.maximum.reduceat(out.ready_s[tensor], first_pair) if len(block) else np.empty(0)
+    ready_s = out.ready_s[table.block_tensors]
+    if len(ready_s):
+        ready_s = np.maximum.reduceat(ready_s, table.block_edges[:-1])
     return Simulation(
         plan=plan,
         first=first,

@@ -137,7 +137,8 @@ class Updates:
         """Wait for a layer, and update it and those after it that need no wait."""
         self._wait(self._layers[first].parameters)
         layers = [self._layers[first]]
-        for layer in self._layers[first + 1 :]:
+        for index in range(first + 1, len(self._layers)):
+            layer = self._layers[index]
             if layer.due:
                 if not self._arrived(layer.parameters):
                     break

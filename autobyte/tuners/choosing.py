@@ -1,7 +1,7 @@
 """How a tuner that knows how sure it is of its predictions chooses: what a trial may find, against what it costs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -38,6 +38,22 @@ def worth(mean: Floats, deviation: Floats, *, lasted: int) -> Floats:
     gap = np.where(likely, mean, best) - best
     ahead = max(1.0, lasted / LASTS) if lasted > EARLY else 1.0
     return np.where(likely, ahead * _improvement(gap, deviation) - gap, -np.inf)
+
+
+def choice(candidates: Sequence[Config], running: Config, value: Floats, bar: Callable[[Config], float]) -> Config:
+    """The candidate of most worth, where that is worth a change.
+
+    Args:
+        candidates: what there is to choose from.
+        running: in force; one that is no candidate is left.
+        value: as `worth` says it, shape [candidates].
+        bar: gain that a change to a config must promise, as a part of the step time.
+    """
+    best = int(value.argmax())
+    if running not in candidates:
+        return candidates[best]
+    gain = float(value[best] - value[candidates.index(running)])
+    return candidates[best] if gain >= math.log1p(bar(candidates[best])) else running
 
 
 def measured_alone(

@@ -26,7 +26,7 @@ from autobyte.nets.adaptation import Adaptation, Lesson
 from autobyte.nets.metanet import Array
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
-from autobyte.tuners.choosing import LASTS, NOISE, every, measured_alone, worth
+from autobyte.tuners.choosing import LASTS, NOISE, choice, every, measured_alone, worth
 from autobyte.tuners.trigger import OURS, PAPER, Backoff, Misses
 from autobyte.tuners.twin_process import Process
 from autobyte.units import format_bytes
@@ -145,14 +145,14 @@ class Metanet(Tuner):
         mean, deviation = self._believed()
         lasted = self._memory.lasted if self._memory.windows else LASTS * len(self._unseen)
         value = worth(mean, deviation, lasted=lasted)
-        chosen = int(value.argmax())
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
-        if self._running not in self._expected:
-            return self._candidates[chosen]
-        here = self._candidates.index(self._running)
-        gain = float(value[chosen] - value[here])
-        bar = OURS.bar(self._known.error) if self._candidates[chosen] in self._memory.here else OURS.floor
-        return self._candidates[chosen] if gain >= math.log1p(bar) else self._running
+        ran = self._memory.here
+        return choice(
+            self._candidates,
+            self._running,
+            value,
+            lambda config: OURS.bar(self._known.error) if config in ran else OURS.floor,
+        )
 
     def work(self) -> None:
         """Learn from a prediction that was wrong."""

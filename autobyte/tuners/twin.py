@@ -12,7 +12,7 @@ from autobyte.config import Config, Space
 from autobyte.job import Floats, Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
-from autobyte.tuners.choosing import LASTS, NOISE, every, measured_alone, worth
+from autobyte.tuners.choosing import LASTS, NOISE, choice, every, measured_alone, worth
 from autobyte.tuners.trigger import OURS, Backoff, Misses
 from autobyte.tuners.twin_calibration import Calibration, JobState, Load, Window, broken
 from autobyte.tuners.twin_process import Process
@@ -101,13 +101,8 @@ class Twin(Tuner):
         self._news = False
         mean, deviation = self._believed()
         value = worth(mean, deviation, lasted=self._lasted)
-        chosen = int(value.argmax())
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
-        if self._running not in self._expected:
-            return self._candidates[chosen]
-        here = self._candidates.index(self._running)
-        gain = float(value[chosen] - value[here])
-        return self._candidates[chosen] if gain >= math.log1p(OURS.floor) else self._running
+        return choice(self._candidates, self._running, value, lambda config: OURS.floor)
 
     @property
     def _lasted(self) -> int:

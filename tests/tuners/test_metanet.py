@@ -1,7 +1,6 @@
 """The network as a tuner: finds what is good at once, stands by what it measured, and can do without anything."""
 
 import logging
-import math
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from broken import Broken
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
@@ -140,25 +140,6 @@ def test_the_published_one_changes_for_five_percent() -> None:
     assert asked == (min(expected, key=lambda config: expected[config]) if fires else SPACE.default)
     tuner._net._net.head = [np.zeros_like(values) for values in tuner._net._net.head]  # all alike
     assert tuner.ask() == SPACE.default
-
-
-class Broken:
-    """Measurements whose statistics are of no use."""
-
-    def __init__(self, job: Job, how: str) -> None:
-        self._world, self._how = World(job), how
-
-    def measure(self, config: Config, *, iterations: int, warmup: int) -> Measurement:
-        seen = self._world.measure(config, iterations=iterations, warmup=warmup)
-        stats = seen.stats
-        assert stats is not None
-        if self._how == "missing":
-            return replace(seen, stats=None)
-        if self._how == "other layers":
-            return replace(
-                seen, stats=replace(stats, forward_s=stats.forward_s[:, :-1], backward_s=stats.backward_s[:, :-1])
-            )
-        return replace(seen, stats=replace(stats, up_bytes_per_s=stats.up_bytes_per_s * math.nan))
 
 
 @pytest.mark.parametrize("how", ["missing", "nan", "other layers"])

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from broken import Broken
 
 from autobyte.config import Config, Space
 from autobyte.job import Cluster, Job, Model
@@ -17,7 +18,6 @@ from autobyte.simulator.effects import PLAIN, Effects
 from autobyte.simulator.landscape import survey
 from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
-from autobyte.trace import Measurement
 from autobyte.tuners.twin import Twin
 from autobyte.tuners.twin_calibration import JobState, broken
 from autobyte.tuning import WARMUP, WINDOW, tune
@@ -129,25 +129,6 @@ def test_it_decides_again_and_again_but_ever_more_rarely() -> None:
     for number in range(20):
         twin.tell(replace(tuning_windows[1], config=twin.ask() or SPACE.default, iteration=100 + number))
     assert Counting.asked < 3 * early
-
-
-class Broken:
-    """Measurements whose statistics are of no use."""
-
-    def __init__(self, job: Job, how: str) -> None:
-        self._world, self._how = World(job), how
-
-    def measure(self, config: Config, *, iterations: int, warmup: int) -> Measurement:
-        seen = self._world.measure(config, iterations=iterations, warmup=warmup)
-        stats = seen.stats
-        assert stats is not None
-        if self._how == "missing":
-            return replace(seen, stats=None)
-        if self._how == "other layers":
-            return replace(
-                seen, stats=replace(stats, forward_s=stats.forward_s[:, :-1], backward_s=stats.backward_s[:, :-1])
-            )
-        return replace(seen, stats=replace(stats, up_bytes_per_s=stats.up_bytes_per_s * math.nan))
 
 
 @pytest.mark.parametrize("how", ["missing", "nan", "other layers"])
