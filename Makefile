@@ -1,5 +1,5 @@
 # make demo   set up and run the main job: profile a real model, compare tuners on it
-# make test   every test; what needs an idle machine is in make bench
+# make test   the tests; those that need an idle machine are in make bench, those of the paper's scripts in make paper
 # make check  format, lint, types, floors
 # make bench  the benchmarks alone, with their ratios
 # make setup  .venv with the pinned versions

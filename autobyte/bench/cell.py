@@ -91,7 +91,12 @@ def measure(model: Model, run: dict[str, Any], *, steps: int, pace: Path) -> Ite
 
 
 def timed(step: Step, *, warmup: int, steps: int) -> dict[str, Any]:
-    """Step times of the slowest rank (s), a step's CPU time in this process (s), and the machine's busy cores."""
+    """Step times of the slowest rank (s), a step's CPU time in this process (s), and the machine's busy cores.
+
+    The slowest is the one rank whose median is largest. The largest time of each step, over all ranks, is no one's:
+    where updates cross steps, ranks are not at the same place when `step()` returns, and it would count every delay
+    that one rank has and another has made up for.
+    """
     for _ in range(warmup):
         step()
     took, cpu_s, machine = [], _cpu_s(), psutil.cpu_times()
@@ -101,8 +106,9 @@ def timed(step: Step, *, warmup: int, steps: int) -> dict[str, Any]:
         took.append(time.perf_counter() - began)
     cpu_s = (_cpu_s() - cpu_s) / steps
     busy_cores = _busy_s(machine, psutil.cpu_times()) / sum(took)
-    slowest = torch.tensor(took, dtype=torch.float64)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    ranks = [torch.empty(steps, dtype=torch.float64) for _ in range(dist.get_world_size())]
+    dist.all_gather(ranks, torch.tensor(took, dtype=torch.float64))
+    slowest = max(ranks, key=lambda rank: float(rank.quantile(0.5)))
     return {"steps_s": slowest.tolist(), "cpu_s": cpu_s, "busy_cores": busy_cores}
 
 

@@ -75,6 +75,7 @@ def calibrate(
         "per block",
         "latency",
         "per step",
+        "per tensor",
         "share the wire",
         "sizes",
         "error",

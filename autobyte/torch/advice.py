@@ -32,7 +32,7 @@ class Window:
     Args:
         config: in force in it.
         first: its first step.
-        step_s: of the slowest rank, shape [steps] (s).
+        step_s: of the rank whose median is largest, shape [steps] (s).
         forward_s, backward_s: shape [ranks, layers] (s).
         totals: blocks, bytes, and seconds that the link was busy with them, shape [ranks, 3].
         fitted: seconds per block and per byte by this window alone, shape [ranks, 2].
@@ -179,12 +179,12 @@ class Adviser:
         return chosen
 
     def _try(self, window: Window) -> float:
-        """Note what a window came to: its mean step without the warm-up (s)."""
+        """Note what a window came to without the warm-up; its median step (s), for one may wait for a lost packet."""
         steps = window.step_s[WARMUP:] if len(window.step_s) > WARMUP else window.step_s
         trial = self.trials.setdefault(window.config, Trial())
         trial.windows += 1
         trial.step_s += (float(steps.mean()) - trial.step_s) / trial.windows
-        return float(steps.mean())
+        return float(np.median(steps))
 
     def _plan(self, window: Window, config: Config) -> dict[str, Any]:
         self._planned = window

@@ -15,7 +15,7 @@ class Audition:
 
     def __init__(self) -> None:
         self._left: list[Config] | None = None  # to be measured; None: not begun
-        self._seen: dict[Config, float] = {}  # mean step (s)
+        self._seen: dict[Config, float] = {}  # median step (s)
         self._off = 0  # windows running in which the winner was not what it had been
 
     def choose(self, job: Job, config: Config, step_s: float | None) -> Config:
@@ -24,7 +24,7 @@ class Audition:
         Args:
             job: as the latest window showed it.
             config: in force in that window.
-            step_s: its mean step (s); None if it was no measurement.
+            step_s: its median step (s); None if it was no measurement.
         """
         if self._left is None or self._lost(config, step_s):
             self._left, self._seen, self._off = shortlist(job), {}, 0

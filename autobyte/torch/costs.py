@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from autobyte.config import Config
+from autobyte.errors import InputError
 from autobyte.job import Floats
+from autobyte.scheduler.alpha_beta import AlphaBeta
 
 TOGETHER = 8  # blocks that may be under way at once
 APART = 1.5  # ratio of blocks per byte from which two configs tell the cost of a block from that of a byte
@@ -66,10 +68,10 @@ def affine(passages: Sequence[tuple[int, float]]) -> Floats:
     if not passages:
         return np.zeros(2)
     starts = np.arange(0, len(passages), TOGETHER)
-    sizes = np.add.reduceat(np.array(passages, dtype=float), starts)  # bytes, seconds
+    nbytes, seconds = np.add.reduceat(np.array(passages, dtype=float), starts).T
     counts = np.diff(np.append(starts, len(passages)))
-    found: Floats
-    found, *_ = np.linalg.lstsq(np.column_stack([counts, sizes[:, 0]]), sizes[:, 1])
-    if found[1] <= 0 or found[0] < 0:
-        found = np.array([0.0, sizes[:, 1].sum() / sizes[:, 0].sum()])
-    return found
+    try:
+        cost = AlphaBeta.fit(nbytes / counts, seconds / counts)
+    except InputError:  # too few, or too like each other: bytes take all the time
+        cost = AlphaBeta(0.0, 0.0)
+    return np.array([cost.start_s, cost.s_per_byte] if cost.s_per_byte else [0.0, seconds.sum() / nbytes.sum()])

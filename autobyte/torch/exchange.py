@@ -11,6 +11,7 @@ from autobyte.errors import InputError
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.control import CommunicationError, Control, Tally
+from autobyte.torch.mirrors import Mirrors
 from autobyte.torch.session import Session
 
 
@@ -26,6 +27,7 @@ class Exchange:
         plan: what to begin with.
         session: communicates.
         buffers: where the engine finds gradients.
+        mirrors: of gradients that are not in host memory.
         control: counts missing gradients.
         accumulation: backward passes per step.
         before: called at the first gradient of every backward pass, before it is touched.
@@ -38,6 +40,7 @@ class Exchange:
         plan: Plan,
         session: Session,
         buffers: Buffers,
+        mirrors: Mirrors,
         control: Control,
         *,
         accumulation: int,
@@ -49,6 +52,7 @@ class Exchange:
         self.steps = 0  # that were closed
         self._session = session
         self._buffers = buffers
+        self._mirrors = mirrors
         self._control = control
         self._accumulation = accumulation
         self._before = before
@@ -112,7 +116,7 @@ class Exchange:
         had += [given_up or not (self.taken or joined), joined, self.flag()]
         self._tally = self._control.tally(torch.tensor(had, dtype=torch.int32))
         self._tallies.append(self._tally)
-        self._session.end()
+        self._mirrors.then(self._session.end)
         self.open = self.taken = False
         self.forget()
         self.steps += 1
@@ -134,6 +138,7 @@ class Exchange:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
         chosen = self.parameters if names is None else list(names)
         self._session.wait(self._index[name] for name in chosen)
+        self._mirrors.bring(chosen)
         for name in chosen:
             zeros = self._missing.pop(name, None)
             if zeros is not None and self._tally is not None and self._counts(self._tally)[self._index[name]]:
@@ -143,11 +148,14 @@ class Exchange:
         """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
+        self._mirrors.settle(self._session.timeout_s)
+        self._mirrors.close()
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
         def complete(parameter: nn.Parameter) -> None:
             self._before()
-            self.on_gradient(name)
+            if name not in self._mirrors:  # a GPU has yet to compute it
+                self.on_gradient(name)
             if self._muted:
                 return
             self._passes[name] += 1
@@ -167,6 +175,8 @@ class Exchange:
 
     def _begin(self) -> None:
         self.on_begin()
+        if not self._mirrors.settle(self._session.timeout_s):
+            raise self._session.located("copies of the step before have not left the GPU")
         self._session.begin(self.plan)
         self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
         self._missing = {}
@@ -176,7 +186,16 @@ class Exchange:
         assert parameter.grad is not None
         self._passes[name] = self._accumulation
         self._put(name, parameter.grad)
-        self._session.ready(self._index[name])
+        index = self._index[name]
+        if name not in self._mirrors:
+            self._session.ready(index)
+            return
+
+        def left() -> None:
+            self.on_gradient(name)
+            self._session.ready(index)
+
+        self._mirrors.then(left)
 
     def _check_untouched(self) -> None:
         """What clips or scales a gradient that travels would have no effect, or only half of it."""
@@ -213,6 +232,7 @@ class Exchange:
         if self.observer is not None:
             self.observer(name, gradient)
         try:
-            self._buffers.put(self._index[name], gradient)
+            travelling = self._mirrors.leave(name, gradient) if name in self._mirrors else gradient
+            self._buffers.put(self._index[name], travelling)
         except InputError as error:
             raise InputError(f"parameter '{name}': {error}") from None

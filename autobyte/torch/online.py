@@ -20,6 +20,7 @@ from autobyte.torch.training import Training
 from autobyte.tuning import WINDOW
 
 FIRST = 3  # steps before the first plan on measured times
+EXACT = 3  # steps at the end of a window in which a GPU is waited for at every layer
 
 
 class Online:
@@ -62,6 +63,7 @@ class Online:
             self._heed()
         elif len(self._steps) == (WINDOW if self._planned else FIRST):
             self._end_window()
+        self._times.exact = not self._planned or len(self._steps) >= WINDOW - EXACT
 
     def use(self, config: Config) -> None:
         """Switch now. Collective."""
@@ -114,7 +116,7 @@ class Online:
         rows = self._training.control.gather(torch.from_numpy(self._numbers())).numpy()
         if self.adviser is not None:
             times = rows[:, WINDOW:-5].reshape(-1, 2, len(self._layers))
-            steps = rows[:, : len(self._steps)].max(axis=0)
+            steps = max(rows[:, : len(self._steps)], key=np.median)
             config = self._training.config
             self.adviser.consult(
                 Window(config, self._first, steps, times[:, 0], times[:, 1], rows[:, -5:-2], rows[:, -2:])

@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import logging
 import sys
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -368,7 +367,7 @@ class DistributedOptimizer(Optimizer, Joinable):
     def _measure(self, layers: list[CalledLayer]) -> LayerTimes:
         """Set the hooks that time layers, beside those that are there anyway."""
         assert self.training is not None
-        times = self._updates.times = LayerTimes(len(layers))
+        times = self._updates.times = LayerTimes(len(layers), self.join_device)
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
         self.training.exchange.on_gradient = lambda name: times.gradient(places[name])
         if not self._cross:
@@ -415,7 +414,7 @@ class DistributedOptimizer(Optimizer, Joinable):
 
 
 def _mark(times: LayerTimes, layer: int, *_: object) -> None:
-    times.called(layer, time.perf_counter())
+    times.called(layer, times.now())
 
 
 @atexit.register

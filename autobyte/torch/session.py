@@ -42,7 +42,7 @@ class Session:
         self._engine = engine
         self._rank = rank
         self._rollcall = rollcall
-        self._timeout_s = timeout.total_seconds()
+        self.timeout_s = timeout.total_seconds()
         self._error: CommunicationError | None = None
         self._ended = True  # no step is open
         self._changed = threading.Condition()
@@ -95,16 +95,16 @@ class Session:
             return self._error is not None or all(arrived[tensor] for tensor in wanted)
 
         with self._changed:
-            is_over = self._changed.wait_for(over, min(LONG_S, self._timeout_s))
+            is_over = self._changed.wait_for(over, min(LONG_S, self.timeout_s))
         if not is_over and self._rollcall is not None:
             self._rollcall.listen(self._on_alarm)
             with self._changed:
-                self._changed.wait_for(over, self._timeout_s - LONG_S)
+                self._changed.wait_for(over, self.timeout_s - LONG_S)
             self._rollcall.ignore()
         self.check()
         late = [tensor for tensor in wanted if not arrived[tensor]]
         if late:
-            self.fail(self._failure(f"tensor '{self._name(late[0])}' did not arrive within {self._timeout_s:g} s"))
+            self.fail(self._failure(f"tensor '{self._name(late[0])}' did not arrive within {self.timeout_s:g} s"))
             self.check()
 
     def wait_all(self) -> None:
@@ -140,7 +140,7 @@ class Session:
         Returns:
             whether nothing is under way.
         """
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self.timeout_s
         while self._ended and not self.runner.at_boundary and self._error is None and time.monotonic() < deadline:
             time.sleep(0.01)
         self._engine.close()

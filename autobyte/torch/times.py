@@ -4,7 +4,10 @@ import time
 
 import numpy as np
 
+import torch
+
 from autobyte.job import Floats
+from autobyte.torch.mirrors import now_on
 
 NEVER = -1.0  # a moment that was not seen
 
@@ -18,10 +21,13 @@ class LayerTimes:
 
     Args:
         layers: how many.
+        device: that computes. A GPU is waited for at every mark while `exact` is set, and not timed otherwise.
     """
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, device: torch.device | str = "cpu") -> None:
         self._layers = layers
+        self._device = torch.device(device)
+        self.exact = True
         self.begin()
 
     def begin(self) -> None:
@@ -30,14 +36,20 @@ class LayerTimes:
         self._enter, self._leave, self._complete = ([NEVER] * self._layers for _ in range(3))
         self._forward_over = NEVER
 
+    def now(self) -> float:
+        """The time (s), `NEVER` where it is not taken."""
+        if self._device.type == "cpu":
+            return time.perf_counter()
+        return now_on(self._device) if self.exact else NEVER
+
     def called(self, layer: int, entered_s: float) -> None:
         """A layer's pre-hook, entered then, is over; only a layer's first call in a pass counts."""
         if self._enter[layer] == NEVER:
-            self._enter[layer], self._leave[layer] = entered_s, time.perf_counter()
+            self._enter[layer], self._leave[layer] = entered_s, self.now()
 
     def forward_over(self) -> None:
         """The model has returned."""
-        self._forward_over = time.perf_counter()
+        self._forward_over = self.now()
 
     def gradient(self, layer: int) -> None:
         """A gradient of a layer is complete; the latest one counts."""

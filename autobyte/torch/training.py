@@ -26,8 +26,9 @@ from autobyte.scheduler.engines.leader import Led
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.connect import connect
-from autobyte.torch.control import Control
+from autobyte.torch.control import Control, first_line
 from autobyte.torch.exchange import Exchange
+from autobyte.torch.mirrors import Mirrors
 from autobyte.torch.planning import DEFAULT, agreed_plan, unmeasured
 from autobyte.torch.session import Session
 
@@ -139,6 +140,7 @@ class Training:
             plan,
             self.session,
             self.buffers,
+            Mirrors(parameters, failed=self._on_failed_copy),
             self.control,
             accumulation=accumulation,
             before=before,
@@ -193,6 +195,9 @@ class Training:
         self.exchange.remove()
         self.control.close(idle=self.session.close())
 
+    def _on_failed_copy(self, error: Exception) -> None:
+        self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
+
     def _compare(self, parameters: dict[str, nn.Parameter]) -> None:
         """Make sure that all ranks train the same model."""
         shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
@@ -213,10 +218,10 @@ def travelling(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter
     foreign = len(trained) - len(found)
     if foreign:
         raise InputError(f"the optimizer trains {foreign} parameters that are not of '{type(model).__name__}'")
-    elsewhere = next((name for name, p in found.items() if p.device.type != "cpu"), None)
+    elsewhere = next((name for name, p in found.items() if p.device.type not in ("cpu", "cuda")), None)
     if elsewhere is not None:
         raise InputError(
-            f"parameter '{elsewhere}' is on {found[elsewhere].device}: this version moves gradients in CPU memory"
+            f"parameter '{elsewhere}' is on {found[elsewhere].device}: gradients travel from CPUs and CUDA devices"
         )
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):

@@ -2,7 +2,6 @@
 
 import copy
 import sys
-import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
@@ -115,11 +114,12 @@ class Updates:
         layer = self._layers[index]
 
         def called(_module: nn.Module, _arguments: object) -> None:
-            entered_s = time.perf_counter()
+            times = self.times
+            entered_s = times.now() if times is not None else 0.0
             if layer.due:
                 self._take(index)
-            if self.times is not None:
-                self.times.called(index, entered_s)
+            if times is not None:
+                times.called(index, entered_s)
 
         return called
 

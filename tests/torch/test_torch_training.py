@@ -1,6 +1,7 @@
 """Training gives what DDP gives: to the bit on two ranks."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.scheduler.policies import POLICIES
+from autobyte.torch import training
+from autobyte.torch.mirrors import Mirrors
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3),
@@ -141,6 +144,17 @@ def compare_all(rank: int, optimizer: str, accumulation: int) -> list[str]:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_two_ranks_have_ddps_parameters_to_the_bit(optimizer: str, accumulation: int) -> None:
     assert on_ranks(compare_all, 2, optimizer, accumulation) == [[], []]
+
+
+def compare_mirrored(rank: int, accumulation: int) -> list[str]:
+    training.Mirrors = partial(Mirrors, everywhere=True)  # type: ignore[assignment, misc]
+    return compare_all(rank, "sgd", accumulation)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_gradients_that_travel_from_copies_give_the_same(accumulation: int) -> None:
+    """As those of a GPU do."""
+    assert on_ranks(compare_mirrored, 2, accumulation) == [[], []]
 
 
 @pytest.mark.parametrize("wire_dtype", HOOKS)
