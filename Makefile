@@ -11,8 +11,8 @@
 # make weights  the meta-network's, anew: its data set and both fits, about 10 minutes on 2 cores
 # make judge  every tuner in worlds that none was made with: docs/data/judge_*.csv, docs/tuners.md; hours, goes on
 # make grid   the recorded grids of the testbed, anew, and the simulator beside them: root, about 25 minutes
-# make shaped what docs/benchmarks.md says of training on shaped links; remove a file of docs/data to measure it anew:
-#             root, an idle machine, about two hours
+# make shaped what docs/benchmarks.md and docs/tuners.md say of training on shaped links; remove a file of docs/data to
+#             measure it anew: root, an idle machine, about three hours
 # make clean  what these made
 
 PYTHON ?= $(or $(shell command -v python3.11),python3)
@@ -82,6 +82,7 @@ shaped: .venv/test
 	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit --repeats 2 --out docs/data/policies \
 		--calibration paper/data/testbed_calibration.json \
 		--policies fifo,wfbp,ddp,horovod,mgwfbp,p3,tictac,bytescheduler:fusion=1,usbyte,dear,auto
+	$(BIN)/python tools/live_tuners.py
 
 paper: .venv/test
 	$(BIN)/python -m pytest tests/paper/test_paper_scripts.py

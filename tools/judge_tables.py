@@ -2,7 +2,8 @@
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,14 @@ def read(path: Path) -> Rows:
 
 
 def write(page: Path, data: Path) -> None:
+    """Put what was judged into the page."""
+    fill(page, tables(data))
+
+
+def fill(page: Path, made: Mapping[str, str]) -> None:
     """Put every table between its marks in the page."""
     text = page.read_text(encoding="utf-8")
-    for name, table in tables(data).items():
+    for name, table in made.items():
         marks = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         assert marks.search(text), f"{page} has no place for the table {name}"
         text = marks.sub(lambda found, table=table: found[1] + "\n" + table + "\n" + found[2], text)  # type: ignore[misc]
@@ -52,6 +58,8 @@ def tables(data: Path) -> dict[str, str]:
         made |= {"scenarios": lambda: _scenarios(changing), "recovery": lambda: _recovery(changing)}
     if decisions:
         made |= {"decisions": lambda: _decisions(decisions)}
+    if live := read(data / "judge_live.csv"):
+        made |= {"live": lambda: _live(live)}
     return {name: make() for name, make in made.items()}
 
 
@@ -114,7 +122,8 @@ def _by(rows: Rows, column: str) -> dict[str, Rows]:
     return grouped
 
 
-def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """A table."""
     lines = [head, ["---"] * len(head), *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
@@ -139,7 +148,7 @@ def _static(rows: Rows) -> str:
         )
     closed_heads, regret_heads = ["gap closed after 3", "at the end"], ["regret after 3", "p90", "at the end", "p90"]
     head = ["tuner", "gap counts in", *closed_heads, *regret_heads, "search cost, steps", "CPU, of the run"]
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def _kinds(rows: Rows) -> str:
@@ -158,7 +167,7 @@ def _kinds(rows: Rows) -> str:
                 else:
                     cells.append(_percent(_closed(here, "early_s", best), 0))
             body.append([tuner, what, *cells])
-    return _table(["tuner", "after 3 decisions", *kinds], body)
+    return markdown(["tuner", "after 3 decisions", *kinds], body)
 
 
 def _safety(rows: Rows) -> str:
@@ -179,7 +188,7 @@ def _safety(rows: Rows) -> str:
             ]
         )
     head = ["tuner", "slower beyond noise", "by over 1 %", "by over 3 %", "at worst", "faster than the default"]
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def _scenarios(rows: Rows) -> str:
@@ -212,7 +221,7 @@ def _scenarios(rows: Rows) -> str:
     gains = ["gain of `twin` over `bayesian` once", "claimed by the paper"]
     shares = [f"`{tuner}`" for tuner in tuners]
     head = ["scenario", "the best constant lacks", "counts in", "`bayesian` once lacks", *shares, *gains]
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def _worlds(rows: Rows) -> dict[str, dict[str, Row]]:
@@ -267,7 +276,7 @@ def _recovery(rows: Rows) -> str:
             ]
         )
     head = ["tuner", "changes that hurt", "iterations to recover", "p90", "switches", "search before, steps", "CPU"]
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def _decisions(rows: Rows) -> str:
@@ -279,4 +288,25 @@ def _decisions(rows: Rows) -> str:
         p90 = f"{np.quantile(times, 0.9):.0f} ms"
         body.append([way, f"{len(mine)}", f"{middle:.1f} ({low:.1f} … {high:.1f}) ms", p90, _percent(regrets),
                      f"{100 * np.quantile(regrets, 0.9):.1f} %"])  # fmt: skip
-    return _table(["twin", "worlds", "a decision, CPU", "p90", "regret after 3", "p90"], body)
+    return markdown(["twin", "worlds", "a decision, CPU", "p90", "regret after 3", "p90"], body)
+
+
+def _live(rows: Rows) -> str:
+    """Speed over all windows and over the last four, beside the default's; what was in force at the end."""
+    body = []
+    for links, engine in dict.fromkeys((row["links"], row["engine"]) for row in rows):
+        here = [row for row in rows if (row["links"], row["engine"]) == (links, engine)]
+        plain = _by(here, "tuner")["default"]
+        for tuner, mine in _by(here, "tuner").items():
+            last = max(int(row["window"]) for row in mine)
+            late = [[float(row["mean_s"]) for row in run if int(row["window"]) > last - 4] for run in (plain, mine)]
+            whole = [[float(row["mean_s"]) for row in run] for run in (plain, mine)]
+            pairs = [(row["partition_bytes"], row["credit_bytes"]) for row in mine]
+            changes = sum(a != b for a, b in pairwise(pairs))
+            partition, credit = (int(size) / 2**20 for size in pairs[-1])
+            body.append(
+                [links, engine, tuner, *(f"{np.mean(one) / np.mean(other):.2f}x" for one, other in (whole, late)),
+                 f"{1e3 * np.median(late[1]):.0f} ms", str(changes), f"⟨{partition:.2g}, {credit:.2g}⟩ MiB"]
+            )  # fmt: skip
+    heads = ["all 160 steps", "the last 40", "step in these", "switches", "in force at the end"]
+    return markdown(["links", "engine", "tuner", *heads], body)

@@ -30,7 +30,6 @@ class Exchange:
         mirrors: of gradients that are not in host memory.
         control: counts missing gradients.
         accumulation: backward passes per step.
-        before: called at the first gradient of every backward pass, before it is touched.
         frozen: parameters that do not travel, because they needed no gradient.
     """
 
@@ -44,7 +43,6 @@ class Exchange:
         control: Control,
         *,
         accumulation: int,
-        before: Callable[[], None],
         frozen: Mapping[str, nn.Parameter] | None = None,
     ) -> None:
         self.parameters = parameters
@@ -55,8 +53,8 @@ class Exchange:
         self._mirrors = mirrors
         self._control = control
         self._accumulation = accumulation
-        self._before = before
         self._frozen = frozen or {}
+        self.before: Callable[[], None] = lambda: None  # called at every gradient, before it is touched
         self.on_begin: Callable[[], None] = lambda: None  # for those who count the steps of others
         self.open = False  # a step has begun, and is not closed
         self.observer: Callable[[str, Tensor], None] | None = None  # sees gradients before they are averaged
@@ -153,7 +151,7 @@ class Exchange:
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
         def complete(parameter: nn.Parameter) -> None:
-            self._before()
+            self.before()
             if name not in self._mirrors:  # a GPU has yet to compute it
                 self.on_gradient(name)
             if self._muted:

@@ -78,7 +78,7 @@ class Training:
         timeout: of every wait.
         servers: global ranks of parameter servers that do not train; None is one beside every worker.
         order: `planned`, all ranks start blocks in a sequence made beforehand; `leader`, as rank 0 picks them.
-        before: called at the first gradient of every backward pass.
+        before: called at every gradient of a backward pass, before it is touched.
         average: whether sums are divided by the number of ranks.
     """
 
@@ -143,9 +143,9 @@ class Training:
             Mirrors(parameters, failed=self._on_failed_copy),
             self.control,
             accumulation=accumulation,
-            before=before,
             frozen={name: p for name, p in model.named_parameters() if p in members and name not in parameters},
         )
+        self.exchange.before = before
 
     def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
         """Use another plan from the next step on. Collective: all ranks call it between the same two steps.

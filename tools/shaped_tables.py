@@ -1,0 +1,80 @@
+"""The tables of docs/benchmarks.md about training on shaped links, from what `make shaped` has kept in docs/data.
+
+python tools/shaped_tables.py
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from judge_tables import fill, markdown
+
+from autobyte.cli.bench import label
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT / "docs" / "data"
+NAMES = {"vgg16": "VGG16", "gpt2": "GPT-2", "densenet121": "DenseNet121", "resnet50": "ResNet50"}
+COUNTS = 0.05  # the gap between DDP at its best and the bound from which a share of it says something
+
+Row = dict[str, Any]
+
+
+def cells(folder: str) -> Iterator[tuple[str, float, list[Row]]]:
+    """Model, rate (Gbit/s) and rows of every cell; models as they are named here, rates falling."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in (DATA / folder).glob("*.json")]
+    order = list(NAMES)
+    for told in sorted(found, key=lambda told: (order.index(told["cell"]["model"]), -told["cell"]["rate"])):
+        yield told["cell"]["model"], told["cell"]["rate"] * 8e-9, told["rows"]
+
+
+def schedulers() -> str:
+    """Every cell of the bench: DDP at its best, and what AutoByte makes of it."""
+    body = []
+    for model, gbit, rows in cells("bench"):
+        known = {(row["scheduler"], row["architecture"]): row for row in rows}
+        ddp = known["ddp-best", "allreduce"]
+        gap = ddp["step_s"] / ddp["bound_s"] - 1
+        line = [NAMES[model], f"{gbit:g} Gbit/s", _ms(ddp["bound_s"]), f"{_ms(ddp['step_s'])} (+{100 * gap:.0f} %)"]
+        line.append(_ms(known["fifo", "allreduce"]["step_s"]))
+        for which in (("autobyte-tuned", "allreduce"), ("autobyte-auto", "allreduce"), ("autobyte-tuned", "ps")):
+            row = known[which]
+            closed = f", {100 * row['gap_closed']:.0f} %" if gap > COUNTS else ""
+            line.append(f"{_ms(row['step_s'])} ({row['speedup_over_ddp']:.2f}x{closed})".replace("-", "−"))
+        body.append(line)
+    columns = ["tuned, all-reduce", "`auto`", "tuned, servers"]
+    return markdown(["model", "link", "bound", "DDP at its best", "FIFO", *columns], body)
+
+
+def policies() -> str:
+    """Every policy, tuned, on every model: step over bound; the fastest and who is within 1 % of it in bold."""
+    found = [(model, {row["scheduler"]: row for row in rows}) for model, _, rows in cells("policies")]
+    names = sorted(found[0][1], key=lambda name: sum(rows[name]["over_bound"] for _, rows in found))
+    body = []
+    for name in names:
+        line = [f"`{name}`" if not name.startswith("ddp-") else f"real DDP, {name.removeprefix('ddp-')} bucket"]
+        for _, rows in found:
+            row, best = rows[name], min(other["step_s"] for other in rows.values())
+            text = f"{_ms(row['step_s'])}, {row['over_bound']:.2f}x"
+            line.append(f"**{text}**" if row["step_s"] <= 1.01 * best else text)
+        body.append(line)
+    return markdown(["policy", *(NAMES[model] for model, _ in found)], body)
+
+
+def configs() -> str:
+    """What every policy was tuned to."""
+    found = [(model, {row["scheduler"]: row for row in rows}) for model, _, rows in cells("policies")]
+    body = [
+        [f"`{name}`", *(label(rows[name]["config"]) for _, rows in found)]
+        for name in found[0][1]
+        if not name.startswith("ddp-")
+    ]
+    return markdown(["policy", *(NAMES[model] for model, _ in found)], body)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms"
+
+
+if __name__ == "__main__":
+    fill(ROOT / "docs" / "benchmarks.md", {"cells": schedulers(), "policies": policies(), "configs": configs()})
