@@ -57,9 +57,13 @@ class Control:
     def share(self, data: Any, *, source: int = 0) -> Any:
         """What one rank has, on every rank; plain JSON."""
         text = bytearray(json.dumps(data).encode()) if self.rank == source else bytearray()
-        length = torch.tensor([len(text)])
+        length = torch.tensor([len(text)], device="cpu")
         self.broadcast(length, source=source)
-        buffer = torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(int(length), dtype=torch.uint8)
+        buffer = (
+            torch.frombuffer(text, dtype=torch.uint8)
+            if text
+            else torch.empty(int(length), dtype=torch.uint8, device="cpu")
+        )
         self.broadcast(buffer, source=source)
         return json.loads(bytes(buffer.numpy()))
 

@@ -1,5 +1,6 @@
 """The gradients of a step: which are complete, which never came, and when they may be used."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ class Exchange:
         self.flag: Callable[[], bool] = lambda: False  # whether this rank has something to announce to all
         self.on_gradient: Callable[[str], None] = lambda name: None  # for clocks
         self._muted = False
+        self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
         self._missing: dict[str, Tensor] = {}
         self._sent: dict[str, tuple[Tensor, int]] = {}  # gradients in transit, and their versions when they left
@@ -107,12 +109,12 @@ class Exchange:
                 if self._passes[name] < self._accumulation:
                     self._send(name, parameter)
             else:
-                self._missing[name] = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+                self._missing[name] = torch.zeros_like(parameter)
                 self._put(name, self._missing[name])
         if self._tally is not None:
             self._check_taken(self._counts(self._tally))
         had += [given_up or not (self.taken or joined), joined, self.flag()]
-        self._tally = self._control.tally(torch.tensor(had, dtype=torch.int32))
+        self._tally = self._control.tally(torch.tensor(had, dtype=torch.int32, device="cpu"))
         self._tallies.append(self._tally)
         self._mirrors.then(self._session.end)
         self.open = self.taken = False
@@ -142,6 +144,16 @@ class Exchange:
             if zeros is not None and self._tally is not None and self._counts(self._tally)[self._index[name]]:
                 self.parameters[name].grad = zeros.view_as(self.parameters[name])  # another rank had one
 
+    def left(self) -> None:
+        """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
+
+        Raises:
+            CommunicationError: they do not within the timeout.
+        """
+        if not self._mirrors.settle(self._session.timeout_s):
+            self._session.fail(self._session.located("gradients have not left the GPU"))
+            self._session.check()
+
     def remove(self) -> None:
         """Take the hooks away."""
         for hook in self._hooks:
@@ -151,6 +163,10 @@ class Exchange:
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
         def complete(parameter: nn.Parameter) -> None:
+            with self._completing:
+                take(parameter)
+
+        def take(parameter: nn.Parameter) -> None:
             self.before()
             if name not in self._mirrors:  # a GPU has yet to compute it
                 self.on_gradient(name)
@@ -173,8 +189,7 @@ class Exchange:
 
     def _begin(self) -> None:
         self.on_begin()
-        if not self._mirrors.settle(self._session.timeout_s):
-            raise self._session.located("copies of the step before have not left the GPU")
+        self.left()
         self._session.begin(self.plan)
         self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
         self._missing = {}
@@ -227,6 +242,8 @@ class Exchange:
             )
 
     def _put(self, name: str, gradient: Tensor) -> None:
+        if gradient.device.type != "cpu" and name not in self._mirrors:
+            raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
         if self.observer is not None:
             self.observer(name, gradient)
         try:

@@ -49,7 +49,7 @@ class Company(JoinHook):
         if self._control is None:
             return
         self._flush()
-        last = self._control.gather(torch.tensor([is_last_joiner], dtype=torch.uint8)).flatten()
+        last = self._control.gather(torch.tensor([is_last_joiner], dtype=torch.uint8, device="cpu")).flatten()
         share_everything(self._model, self._optimizer, self._control, source=int(last.nonzero().max()))
 
 
@@ -75,7 +75,11 @@ def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *
 def _describe(state: dict[str, Any]) -> dict[str, Any]:
     """An optimizer's state of one parameter, for JSON: plain values, and what tensors are like."""
     return {
-        key: {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape), "here": value.ndim > 0}
+        key: {
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": list(value.shape),
+            "here": value.device.type != "cpu",
+        }
         if isinstance(value, Tensor)
         else value
         for key, value in state.items()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from autobyte.scheduler.engines.buffers import flat
 
 Arrived = Callable[[], None]
+_Copied = tuple[torch.device, torch.cuda.Event]
 
 
 class Mirrors:
@@ -36,13 +37,13 @@ class Mirrors:
         everywhere: bool = False,
     ) -> None:
         self._mirrors = {
-            name: torch.empty(parameter.numel(), dtype=parameter.dtype, pin_memory=parameter.is_cuda)
+            name: torch.empty(parameter.numel(), dtype=parameter.dtype, device="cpu", pin_memory=parameter.is_cuda)
             for name, parameter in parameters.items()
             if everywhere or parameter.device.type != "cpu"
         }
         self._failed = failed
         self._away: dict[str, Tensor] = {}  # gradients that are to come back
-        self._waiting: queue.SimpleQueue[tuple[list[torch.cuda.Event], Arrived] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[list[_Copied], Arrived] | None] = queue.SimpleQueue()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._thread: threading.Thread | None = None
         if self._mirrors:
@@ -68,14 +69,16 @@ class Mirrors:
         if self._thread is None:
             arrived()
             return
-        events = [torch.cuda.Event(blocking=True) for _ in self._streams]  # type: ignore[no-untyped-call]
-        for event, stream in zip(events, self._streams.values(), strict=True):
+        copied = []
+        for device, stream in self._streams.items():
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
-        self._waiting.put((events, arrived))
+            copied.append((device, event))
+        self._waiting.put((copied, arrived))
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until all that was asked for has been called; whether it has been, in time."""
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             return True
         settled = threading.Event()
         self._waiting.put(([], settled.set))
@@ -110,10 +113,11 @@ class Mirrors:
 
     def _tell(self) -> None:
         while (item := self._waiting.get()) is not None:
-            events, arrived = item
+            copied, arrived = item
             try:
-                for event in events:
-                    event.synchronize()
+                for device, event in copied:
+                    with torch.cuda.device(device):  # a thread begins on the first one, which may be another rank's
+                        event.synchronize()
                 arrived()
             except Exception as error:  # of the GPU: the training thread is told
                 self._failed(error)

@@ -45,6 +45,7 @@ class Online:
         self.adviser = adviser
         self._planned = False
         self._samples: deque[tuple[Floats, Floats]] = deque(maxlen=WINDOW)
+        self._layer_s = np.zeros((2, len(layers)))
         self._steps: list[float] = []
         self._first = 0
         self._last_s = time.perf_counter()
@@ -56,6 +57,8 @@ class Online:
         now = time.perf_counter()
         self._steps.append(now - self._last_s)
         self._last_s = now
+        if self._times.exact:
+            self._training.exchange.left()  # a GPU has then come to the end of the backward pass
         sample = self._times.seconds()
         if sample is not None:
             self._samples.append(sample)
@@ -128,7 +131,7 @@ class Online:
         """This rank's window: step times, layer times, cost of a block; all ranks' are of one shape."""
         steps = np.zeros(WINDOW)
         steps[: len(self._steps)] = self._steps
-        zeros = np.zeros((1, 2, len(self._layers)))
-        times = np.median(np.array(self._samples) if self._samples else zeros, axis=0)
+        if self._samples:  # else the window ended before layers were timed
+            self._layer_s = np.median(np.array(self._samples), axis=0)
         passages = list(self._training.session.runner.passages)
-        return np.concatenate([steps, times.ravel(), totals(passages), affine(passages)])
+        return np.concatenate([steps, self._layer_s.ravel(), totals(passages), affine(passages)])

@@ -372,9 +372,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         self.training.exchange.on_gradient = lambda name: times.gradient(places[name])
         if not self._cross:
             for index, layer in enumerate(layers):
-                layer.module.register_forward_pre_hook(partial(_mark, times, index))
-        self._model.register_forward_pre_hook(lambda *_: times.begin(), prepend=True)
-        self._model.register_forward_hook(lambda *_: times.forward_over())
+                self._handles.append(layer.module.register_forward_pre_hook(partial(_mark, times, index)))
+        self._handles.append(self._model.register_forward_pre_hook(lambda *_: times.begin(), prepend=True))
+        self._handles.append(self._model.register_forward_hook(lambda *_: times.forward_over()))
         return times
 
     def _on_backward(self) -> None:

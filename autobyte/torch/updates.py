@@ -82,7 +82,7 @@ class Updates:
         Schedulers change these as soon as it has returned.
         """
         groups = self._optimizer.param_groups
-        self._hyper = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        self._hyper = [{k: _as_now(v) for k, v in group.items() if k != "params"} for group in groups]
         trained = [[id(parameter) for parameter in group["params"]] for group in groups]
         if trained != self._trained:
             self._trained = trained
@@ -220,6 +220,11 @@ def uncompiled(hook: Hook) -> Hook:
     """A hook that torch.compile does not trace into; where nothing is compiled, as it is."""
     dynamo = sys.modules.get("torch._dynamo")
     return hook if dynamo is None else dynamo.disable(hook)
+
+
+def _as_now(value: Any) -> Any:
+    """A hyper-parameter that stays what it is: schedulers change a rate that is a tensor in place."""
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def drop(parameter: nn.Parameter) -> None:

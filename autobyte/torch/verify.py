@@ -49,7 +49,7 @@ class Verification:
         control = self._training.control
         rows = control.gather(before.double().reshape(-1))
         grad = self._training.exchange.parameters[name].grad
-        after = torch.zeros(rows.shape[1]) if grad is None else grad.detach().cpu().double().reshape(-1)
+        after = torch.zeros(rows.shape[1], device="cpu") if grad is None else grad.detach().cpu().double().reshape(-1)
         worst = float((after - rows.mean(dim=0)).abs().max()) if after.numel() else 0.0
         dtype = self._training.job.wire_dtype
         eps = torch.finfo(getattr(torch, dtype) if dtype else before.dtype).eps

@@ -70,6 +70,39 @@ def _branches(rank: int, engine: str) -> None:
     assert_equal(ours, theirs)
 
 
+class Images(nn.Module):
+    """Convolutions in channels-last memory, one of which only some ranks use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.some = nn.Conv2d(3, 5, 3), nn.Conv2d(5, 4, 2)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, inputs: Tensor, detour: bool) -> Tensor:
+        hidden = self.first(inputs)
+        return self.some(hidden) if detour else hidden
+
+
+@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+def test_gradients_in_channels_last_that_some_ranks_lack(engine: str) -> None:
+    on_ranks(_images, 2, engine)
+
+
+def _images(rank: int, engine: str) -> None:
+    def story(wrap: Any, **keywords: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = Images()
+        model, optimizer = wrap(module, sgd(module), **keywords)
+        for step in range(8):
+            optimizer.zero_grad()
+            inputs = rows(rank, step, 2, 3 * 6 * 6).view(2, 3, 6, 6)
+            model(inputs, step % 2 == rank).square().mean().backward()
+            optimizer.step()
+        return parameters_of(module, optimizer)
+
+    assert_equal(story(with_ab, engine=engine), story(with_ddp, find_unused_parameters=True))
+
+
 def test_thawing_a_frozen_parameter_is_refused() -> None:
     with pytest.raises(RankError, match=r"'frozen\.\w+' was frozen when the optimizer was wrapped"):
         on_ranks(_thawing, 2)

@@ -31,13 +31,17 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 
 
-def test_learning_rate_schedulers() -> None:
-    on_ranks(_schedulers, 2)
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_learning_rate_schedulers(as_tensor: bool) -> None:
+    """Those that change a rate in place, too."""
+    on_ranks(_schedulers, 2, as_tensor)
 
 
-def _schedulers(rank: int) -> None:
+def _schedulers(rank: int, as_tensor: bool) -> None:
     def story(wrap: Any) -> list[Tensor]:
-        model, optimizer = wrap(module := make_mlp(), sgd(module))
+        rate = torch.tensor(0.05) if as_tensor else 0.05
+        module = make_mlp()
+        model, optimizer = wrap(module, torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9))
         schedulers = [
             torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5),
             torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20),
@@ -49,6 +53,21 @@ def _schedulers(rank: int) -> None:
         return parameters_of(module, optimizer)
 
     assert_equal(story(with_ab), story(with_ddp))
+
+
+def test_nothing_is_left_on_a_model_whose_optimizer_was_closed() -> None:
+    on_ranks(_closed, 2)
+
+
+def _closed(rank: int) -> None:
+    for cross_step in (True, False):
+        model, optimizer = with_ab(module := make_mlp(), sgd(module), cross_step=cross_step)
+        train(model, optimizer, rank, range(3))
+        optimizer.close()
+        for part in module.modules():
+            hooks = [value for name, value in vars(part).items() if "hooks" in name and isinstance(value, dict)]
+            assert hooks
+            assert not any(hooks), (cross_step, part)
 
 
 def test_parameter_groups_keep_their_own_settings() -> None:
