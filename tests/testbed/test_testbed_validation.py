@@ -19,25 +19,16 @@ GRID, CALIBRATION = DATA / "testbed_grid.csv", DATA / "testbed_calibration.json"
 
 
 @pytest.mark.parametrize("engine", ["allreduce", "ps"])
-def test_where_the_machine_keeps_up_all_steps_are_near_measured_ones(engine: str) -> None:
-    """VGG16 has few tensors: at 500 Mbit/s the four ranks leave the machine's two cores room."""
-    recorded = [row for row in read(GRID) if (row.model, row.rate, row.engine) == ("vgg16", 6.25e7, engine)]
-    found = summary(compare(Calibration.load(CALIBRATION), recorded))
-    assert found["median_error"] <= 0.08 and found["p95_error"] <= 0.20, found
-
-
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
 def test_simulated_steps_are_near_measured_ones(engine: str) -> None:
     rows = [row for row in compare(Calibration.load(CALIBRATION), read(GRID)) if row["architecture"] == engine]
     found = summary(rows)
     cells = {(row["model"], row["rate_bytes_per_s"]) for row in rows}
     print(
         f"{engine}, {len(rows)} configs of {len(cells)} cells: median error {100 * found['median_error']:.1f} % "
-        f"(at most 8 %), 95th percentile {100 * found['p95_error']:.1f} % (asked for: 20 %)"
+        f"(at most 8 %), 95th percentile {100 * found['p95_error']:.1f} % (at most 20 %)"
     )
-    assert len(rows) == len(cells) * 24 and len(cells) >= 5
-    assert found["median_error"] <= 0.08
-    assert found["p95_error"] <= 0.40  # small blocks, or many tensors, keep two cores busy: no model of links knows
+    assert len(rows) == len(cells) * 24 and len(cells) == 6
+    assert found["median_error"] <= 0.08 and found["p95_error"] <= 0.20
 
 
 def test_doctor_is_right_about_gain_in_nine_of_ten_recorded_cells() -> None:
@@ -84,7 +75,7 @@ def test_doctor_is_right_about_gain_in_nine_of_ten_cells_of_the_bench() -> None:
             right += (max(tuned) - 1 >= GAIN) == found.worthwhile
             told.append(f"{file.stem}, {engine}: gain {max(tuned) - 1:.3f}, predicted {found.gain:.3f}")
     print(*told, f"right about gain in {right} of {len(told)} of the bench (asked for: 90 %)", sep="\n")
-    assert right >= 0.9 * len(told) and len(told) >= 8, told
+    assert right >= 0.9 * len(told) and len(told) == 24, told
 
 
 def test_a_calibration_is_not_validated_where_it_was_made() -> None:
