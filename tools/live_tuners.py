@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from autobyte.bench.bench import Cell, entry, measure
+from autobyte.bench.priority import undisturbed
 from autobyte.cli.console import progress
 from autobyte.testbed import Testbed
 from autobyte.torch.planning import DEFAULT
@@ -72,7 +73,7 @@ def main() -> None:
             entry(name, "autobyte", engine, None, **start, **({} if name == "default" else {"tuner": name}))
             for name in TUNERS
         ]
-        with progress(f"{engine}, {links}") as shown:
+        with undisturbed(), progress(f"{engine}, {links}") as shown:
             measured = measure(CELL, runs, steps=10, progress=shown, change=reshape(LINKS[links]))
         rows = [
             {"links": links, "engine": engine, "repeat": repeat} | row for run in measured for row in windows(run)

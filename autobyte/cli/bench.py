@@ -133,6 +133,7 @@ def _cell(cell: "Cell", settings: dict[str, Any], costs: "EngineCosts | None", o
     from autobyte.bench.bench import repeated, to_json
     from autobyte.bench.plot import draw_bench
     from autobyte.bench.policies import compared
+    from autobyte.bench.priority import undisturbed
     from autobyte.cli.compare import write_json
     from autobyte.cli.console import progress
     from autobyte.errors import FileError
@@ -149,7 +150,7 @@ def _cell(cell: "Cell", settings: dict[str, Any], costs: "EngineCosts | None", o
         return kept
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    with progress(name) as step:
+    with progress(name) as step, undisturbed() as real_time:
         how = {"steps": settings["steps"], "repeats": settings["repeats"], "progress": step}
         if costs is not None:
             rows = compared(cell, settings["policies"], costs, **how)
@@ -157,7 +158,7 @@ def _cell(cell: "Cell", settings: dict[str, Any], costs: "EngineCosts | None", o
             rows = repeated(
                 cell, tuner=settings["tuner"], windows=settings["windows"], wire_dtypes=settings["wire"], **how
             )
-    outcome = to_json(cell, rows) | {"settings": settings}
+    outcome = to_json(cell, rows) | {"settings": settings, "real_time": real_time}
     if path is not None:
         write_json(path, outcome)
         draw_bench(outcome, path.with_suffix(".png"))
