@@ -39,7 +39,7 @@ def schedulers() -> str:
         line.append(_ms(known["fifo", "allreduce"]["step_s"]))
         for which in (("autobyte-tuned", "allreduce"), ("autobyte-auto", "allreduce"), ("autobyte-tuned", "ps")):
             row = known[which]
-            closed = f", {100 * row['gap_closed']:.0f} %" if gap > COUNTS else ""
+            closed = f", {100 * row['gap_closed']:.0f} %" if gap > COUNTS and row["gap_closed"] is not None else ""
             line.append(f"{_ms(row['step_s'])} ({row['speedup_over_ddp']:.2f}x{closed})".replace("-", "−"))
         body.append(line)
     columns = ["tuned, all-reduce", "`auto`", "tuned, servers"]

@@ -1,8 +1,8 @@
 """Measures before others compute: ranks that need little CPU get it at once, whatever else the machine does.
 
-Hosts of their own would have cores that nobody else is on. Where four ranks share two, a thread that a packet has woken
-waits for the time slice of another rank, 1 ms at every hop: an all-reduce of 64 KiB takes 5 ms so, and 1.3 ms with
-real-time priority.
+Hosts of their own would have cores that nobody else is on. Where four ranks share two, a thread that a packet has
+woken waits for the time slice of another rank, 1 ms at every hop: an all-reduce of 64 KiB takes 5 ms so, and 1.3 ms
+with real-time priority.
 """
 
 import contextlib
