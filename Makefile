@@ -78,8 +78,9 @@ grid: .venv/test
 	$(BIN)/autobyte validate --calibration out/calibration.json --grid out/testbed_grid.csv --plot out/validation.png
 
 shaped: .venv/test
-	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit,2Gbit,500Mbit --windows 4 --repeats 1 --wire fp32 --out docs/data/bench
-	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit --repeats 2 --out docs/data/policies \
+	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit,2Gbit,500Mbit --windows 4 --repeats 1 --wire fp32 --real-time \
+		--out docs/data/bench
+	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit --repeats 1 --real-time --out docs/data/policies \
 		--calibration paper/data/testbed_calibration.json \
 		--policies fifo,wfbp,ddp,horovod,mgwfbp,p3,tictac,bytescheduler:fusion=1,usbyte,dear,auto
 	$(BIN)/python tools/live_tuners.py

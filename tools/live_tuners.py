@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from autobyte.bench.bench import Cell, entry, measure
-from autobyte.bench.priority import undisturbed
 from autobyte.cli.console import progress
 from autobyte.testbed import Testbed
 from autobyte.torch.planning import DEFAULT
@@ -73,7 +72,7 @@ def main() -> None:
             entry(name, "autobyte", engine, None, **start, **({} if name == "default" else {"tuner": name}))
             for name in TUNERS
         ]
-        with undisturbed(), progress(f"{engine}, {links}") as shown:
+        with progress(f"{engine}, {links}") as shown:
             measured = measure(CELL, runs, steps=10, progress=shown, change=reshape(LINKS[links]))
         rows = [
             {"links": links, "engine": engine, "repeat": repeat} | row for run in measured for row in windows(run)

@@ -41,6 +41,13 @@ def bench(
         Path | None,
         typer.Option("--out", help="a folder for JSON and pictures; cells that are there are not run again"),
     ] = None,
+    real_time: Annotated[
+        bool,
+        typer.Option(
+            "--real-time",
+            help="ranks wake at once, as on hosts of their own; they may starve the network, and end with an error",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Measure FIFO, DDP at its default and best bucket, and AutoByte, on the same model and the same links.
@@ -78,7 +85,7 @@ def bench(
             cell = Cell(name, hosts, each, compute_s, scale)
             settings: dict[str, Any] = {"steps": steps, "repeats": repeats}
             settings |= {"policies": names} if names else {"tuner": tuner, "windows": windows, "wire": wires}
-            outcomes.append(_cell(cell, settings, known, out))
+            outcomes.append(_cell(cell, settings, known, out, real_time=real_time))
             if not json:
                 _show(outcomes[-1])
     if len(outcomes) > 1 and not json and not names:
@@ -126,9 +133,12 @@ def _calibrated(path: Path | None, *, hosts: int, rate: float) -> "EngineCosts":
     return made.engines["allreduce"]
 
 
-def _cell(cell: "Cell", settings: dict[str, Any], costs: "EngineCosts | None", out: Path | None) -> dict[str, Any]:
+def _cell(
+    cell: "Cell", settings: dict[str, Any], costs: "EngineCosts | None", out: Path | None, *, real_time: bool
+) -> dict[str, Any]:
     """One model on links of one rate: measured, or read where it was. With costs, policies are compared."""
     import json
+    from contextlib import nullcontext
 
     from autobyte.bench.bench import repeated, to_json
     from autobyte.bench.plot import draw_bench
@@ -150,7 +160,7 @@ def _cell(cell: "Cell", settings: dict[str, Any], costs: "EngineCosts | None", o
         return kept
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    with progress(name) as step, undisturbed() as real_time:
+    with progress(name) as step, undisturbed() if real_time else nullcontext():
         how = {"steps": settings["steps"], "repeats": settings["repeats"], "progress": step}
         if costs is not None:
             rows = compared(cell, settings["policies"], costs, **how)
