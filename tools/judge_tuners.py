@@ -11,7 +11,6 @@ later. Worlds have second-order effects that no tuner's model contains (`autobyt
 """
 
 import argparse
-import csv
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -170,7 +169,7 @@ def _constant(architecture: str, workers: int) -> Config:
     clusters = [Cluster.uniform(workers, rate, architecture=architecture) for rate in BANDWIDTHS]
     jobs = [Job(models.load(model), cluster) for model in models.names() for cluster in clusters]
     config = best_constant(jobs, Space().grid())[0]
-    _append(path, [{"architecture": architecture, "workers": workers} | config.to_json()])
+    judge_tables.append(path, [{"architecture": architecture, "workers": workers} | config.to_json()])
     return config
 
 
@@ -314,17 +313,8 @@ def run(path: Path, tasks: Sequence[Task], processes: int) -> None:
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         waiting = {pool.submit(work, *arguments): arguments for work, arguments in tasks}
         for number, future in enumerate(as_completed(waiting), 1):
-            _append(path, future.result())
+            judge_tables.append(path, future.result())
             print(f"{number}/{len(tasks)} {' '.join(map(str, waiting.pop(future)))}", flush=True)
-
-
-def _append(path: Path, rows: list[Row]) -> None:
-    fresh = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
 
 
 def _tasks(what: str, tuners: Sequence[str], seeds: int, there: set[tuple[str, ...]]) -> Iterator[Task]:

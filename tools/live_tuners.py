@@ -9,13 +9,13 @@ was fitted in simulation alone. A row is a window; a launch whose rows are there
 """
 
 import argparse
-import csv
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from judge_tables import append, read
 
 from autobyte.bench.bench import Cell, entry, measure
 from autobyte.cli.console import progress
@@ -60,10 +60,7 @@ def main() -> None:
     parser.add_argument("--engines", default="allreduce,ps")
     parser.add_argument("--repeats", type=int, default=1)
     given = parser.parse_args()
-    there: set[tuple[str, ...]] = set()
-    if PATH.exists():
-        with PATH.open(newline="", encoding="utf-8") as file:
-            there = {(row["repeat"], row["engine"], row["links"]) for row in csv.DictReader(file)}
+    there = {(row["repeat"], row["engine"], row["links"]) for row in read(PATH)}
     for repeat, engine, links in product(range(given.repeats), given.engines.split(","), LINKS):
         if (str(repeat), engine, links) in there:
             continue
@@ -77,12 +74,7 @@ def main() -> None:
         rows = [
             {"links": links, "engine": engine, "repeat": repeat} | row for run in measured for row in windows(run)
         ]
-        fresh = not PATH.exists()
-        with PATH.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            if fresh:
-                writer.writeheader()
-            writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+        append(PATH, rows)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
@@ -121,10 +120,3 @@ class Mirrors:
                 arrived()
             except Exception as error:  # of the GPU: the training thread is told
                 self._failed(error)
-
-
-def now_on(device: torch.device) -> float:
-    """The time at which a device has done what the current stream was given so far (s); it is waited for."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
-    return time.perf_counter()

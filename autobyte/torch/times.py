@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from autobyte.job import Floats
-from autobyte.torch.mirrors import now_on
 
 NEVER = -1.0  # a moment that was not seen
 
@@ -37,9 +36,11 @@ class LayerTimes:
 
     def now(self) -> float:
         """The time (s), `NEVER` where it is not taken."""
-        if self._device.type == "cpu":
-            return time.perf_counter()
-        return now_on(self._device) if self.exact else NEVER
+        if self._device.type == "cuda":
+            if not self.exact:
+                return NEVER
+            torch.cuda.current_stream(self._device).synchronize()
+        return time.perf_counter()
 
     def called(self, layer: int, entered_s: float) -> None:
         """A layer's pre-hook, entered then, is over; only a layer's first call in a pass counts."""

@@ -19,6 +19,14 @@ GRID, CALIBRATION = DATA / "testbed_grid.csv", DATA / "testbed_calibration.json"
 
 
 @pytest.mark.parametrize("engine", ["allreduce", "ps"])
+def test_where_the_machine_keeps_up_all_steps_are_near_measured_ones(engine: str) -> None:
+    """VGG16 has few tensors: at 500 Mbit/s the four ranks leave the machine's two cores room."""
+    recorded = [row for row in read(GRID) if (row.model, row.rate, row.engine) == ("vgg16", 6.25e7, engine)]
+    found = summary(compare(Calibration.load(CALIBRATION), recorded))
+    assert found["median_error"] <= 0.08 and found["p95_error"] <= 0.20, found
+
+
+@pytest.mark.parametrize("engine", ["allreduce", "ps"])
 def test_simulated_steps_are_near_measured_ones(engine: str) -> None:
     rows = [row for row in compare(Calibration.load(CALIBRATION), read(GRID)) if row["architecture"] == engine]
     found = summary(rows)
