@@ -5,7 +5,8 @@
 
 VGG16 with 33 MiB of gradients and 0.4 s of compute on 4 hosts: on links of 1 Gbit/s, and on links that go from 1 to
 0.3 Gbit/s and back every 40 steps. Every tuner begins with the default and decides every ten steps; the meta-network
-was fitted in simulation alone. A row is a window; a launch whose rows are there is not measured again.
+was fitted in simulation alone. Ranks have real-time priority. A row is a window; a launch whose rows are there is not
+measured again.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import numpy as np
 from judge_tables import append, read
 
 from autobyte.bench.bench import Cell, entry, measure
+from autobyte.bench.priority import undisturbed
 from autobyte.cli.console import progress
 from autobyte.testbed import Testbed
 from autobyte.torch.planning import DEFAULT
@@ -69,7 +71,7 @@ def main() -> None:
             entry(name, "autobyte", engine, None, **start, **({} if name == "default" else {"tuner": name}))
             for name in TUNERS
         ]
-        with progress(f"{engine}, {links}") as shown:
+        with progress(f"{engine}, {links}") as shown, undisturbed():
             measured = measure(CELL, runs, steps=10, progress=shown, change=reshape(LINKS[links]))
         rows = [
             {"links": links, "engine": engine, "repeat": repeat} | row for run in measured for row in windows(run)

@@ -133,6 +133,20 @@ class EngineContract:
                 ranks.move(block)
                 ranks.compare(expected, _eps("float32"))
 
+    def test_moves_more_than_any_buffer_holds(self) -> None:
+        """What comes in pieces is no sum before the last one, however the pieces of several ranks interleave."""
+        numel, count = 1_000_000, 4
+        with self._network(self.ranks[-1], sizes=(numel,) * count) as ranks:
+            blocks = [_block(index, (Segment(index, 0, numel),)) for index in range(count)]
+            for _ in range(5):
+                ranks.renew()
+                expected = ranks.averages([segment for block in blocks for segment in block.segments])
+                for rank in range(self.ranks[-1]):
+                    for block in blocks:
+                        ranks.start(rank, block)
+                ranks.wait()
+                ranks.compare(expected, _eps("float32"))
+
     def test_says_when_a_rank_is_gone(self) -> None:
         """What waits for it fails, what is started afterwards too, and close returns."""
         with self._network(self.ranks[-1]) as ranks:

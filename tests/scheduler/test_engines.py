@@ -3,17 +3,22 @@
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from itertools import permutations
 
 import pytest
 import torch.distributed as dist
 
+from autobyte.scheduler.block import Block, Op, Segment
 from autobyte.scheduler.engines.allreduce import AllReduce, own_gloo
-from autobyte.scheduler.engines.base import Engine
+from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.frames import Connection
+from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.testing import EngineContract, MemoryNetwork
+from autobyte.units import KIB
 
 
 def together(makers: list[Callable[[], Engine]]) -> list[Engine]:
@@ -57,14 +62,7 @@ class TestParameterServer(EngineContract):
     steps = 150
 
     def connect(self, buffers: list[Buffers]) -> list[Engine]:
-        ranks = range(len(buffers))
-        made: dict[int, dict[tuple[int, str], Connection]] = {rank: {} for rank in ranks}
-        for worker in ranks:
-            for server in ranks:
-                if worker != server:
-                    near, far = _pair()
-                    made[worker][server, "server"] = Connection(near, server)
-                    made[server][worker, "worker"] = Connection(far, worker)
+        ranks, made = range(len(buffers)), _connections(len(buffers))
 
         def maker(rank: int) -> Callable[[], Engine]:
             return lambda: ParameterServer(
@@ -74,11 +72,59 @@ class TestParameterServer(EngineContract):
         return together([maker(rank) for rank in ranks])
 
 
+class BothHalves(Engine):
+    """Moves a block by its reduce-scatter and, when that is over, its all-gather."""
+
+    def __init__(self, halves: Halves) -> None:
+        self._halves = halves
+
+    def start(self, block: Block, sent: Sent, done: Done) -> None:
+        scatter, gather = (
+            replace(block, index=2 * block.index + half, op=op)
+            for half, op in enumerate((Op.REDUCE_SCATTER, Op.ALL_GATHER))
+        )
+
+        def scattered(_: Block, error: Exception | None) -> None:
+            if error is None:
+                self._halves.start(gather, lambda _: sent(block), lambda _, error: done(block, error))
+            else:
+                done(block, error)
+
+        self._halves.start(scatter, lambda _: None, scattered)
+
+    def close(self) -> None:
+        self._halves.close()
+
+
+class TestHalves(EngineContract):
+    steps = 150
+
+    def connect(self, buffers: list[Buffers]) -> list[Engine]:
+        made = _connections(len(buffers))
+        return [
+            BothHalves(Halves(each, rank=rank, size=len(buffers), connections=made[rank]))
+            for rank, each in enumerate(buffers)
+        ]
+
+
+def _connections(size: int) -> list[dict[tuple[int, str], Connection]]:
+    """Those of every rank: two with every other, as worker and as server."""
+    made: list[dict[tuple[int, str], Connection]] = [{} for _ in range(size)]
+    for worker, server in permutations(range(size), 2):
+        near, far = _pair()
+        made[worker][server, "server"] = Connection(near, server)
+        made[server][worker, "worker"] = Connection(far, worker)
+    return made
+
+
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a TCP connection."""
+    """Two ends of a TCP connection that takes little at a time, as a slow link does."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
+    for end in (near, far):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * KIB)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * KIB)
     return near, far
 
 
@@ -113,3 +159,22 @@ def test_the_contract_finds_what_is_wrong() -> None:
             Broken(spoil).test_calls_back_once_each_sent_first()
     with pytest.raises(AssertionError):
         Broken(loses_a_block).test_never_deadlocks_under_jitter()
+
+
+def test_a_fault_in_a_loop_ends_what_waits() -> None:
+    """An engine whose own thread fails says so at once, of what is under way and of what comes later."""
+
+    class Wrong(TestHalves):
+        def connect(self, buffers: list[Buffers]) -> list[Engine]:
+            engines = super().connect(buffers)
+            buffers[0].give = lambda block: buffers[0].nothing  # type: ignore[attr-defined, method-assign]
+            return engines
+
+    with Wrong()._network(3) as ranks:
+        first, later = (Block(index, (Segment(index, 0, 5),), 20) for index in (0, 1))
+        for rank in range(3):
+            ranks.start(rank, first)
+        ranks.wait_for(lambda: ranks.events(0, first) == ["failed"])
+        ranks.start(0, later)
+        ranks.wait_for(lambda: ranks.events(0, later) == ["failed"])
+        ranks.wait_for(lambda: all("done" in ranks.events(rank, first) for rank in (1, 2)))

@@ -195,27 +195,37 @@ class Loop:
             self.flush(connection)
 
     def _run(self) -> None:
-        while True:
-            while self._jobs:
-                self._jobs.popleft()()
-            self._connections = [c for c in self._connections if c.sock.fileno() >= 0]
-            if all(c.ended for c in self._connections):
-                if self._following and not self._parting:
-                    self._part()
-                if self._parting and not any(c.waiting for c in self._connections):
-                    break
-            for key, events in self._selector.select():
-                if key.data is None:
-                    self._woken.recv(4096)
-                    continue
-                if events & selectors.EVENT_READ:
-                    self._receive(key.data)
-                if events & selectors.EVENT_WRITE:
-                    self.flush(key.data)
+        going = True
+        while going:
+            try:
+                going = self._turn()
+            except Exception as error:  # of whoever was called: what comes after it would go to the wrong place
+                for connection in self._connections:
+                    self._end(connection, ConnectionError(f"{type(error).__name__} here: {error}"))
         for held in list(self._selector.get_map().values()):
             held.fileobj.close()  # type: ignore[union-attr]
         self._wake.close()
         self._selector.close()
+
+    def _turn(self) -> bool:
+        """Do what is to be done, wait for more to come; whether there may be any."""
+        while self._jobs:
+            self._jobs.popleft()()
+        self._connections = [c for c in self._connections if c.sock.fileno() >= 0]
+        if all(c.ended for c in self._connections):
+            if self._following and not self._parting:
+                self._part()
+            if self._parting and not any(c.waiting for c in self._connections):
+                return False
+        for key, events in self._selector.select():
+            if key.data is None:
+                self._woken.recv(4096)
+                continue
+            if events & selectors.EVENT_READ:
+                self._receive(key.data)
+            if events & selectors.EVENT_WRITE:
+                self.flush(key.data)
+        return True
 
     def _receive(self, connection: Connection) -> None:
         try:

@@ -112,7 +112,6 @@ class Halves(Engine):
                 raise ConnectionError(
                     f"rank {connection.peer} sent {head.nbytes} bytes of block {head.block} for {part.nbytes}"
                 )
-            self._shares[head.block][connection.peer] = None
         else:
             part = self._arriving[connection] = torch.empty(head.nbytes // dtype.itemsize, dtype=dtype)
         return as_bytes(part)
@@ -139,8 +138,9 @@ class Halves(Engine):
         if len(parts) < self._size or index not in self._under_way:
             return
         del self._parts[step, index]
-        block, _travelling, sent, done = self._under_way.pop(index)
+        block, _travelling, sent, done = self._under_way[index]
         self._reduced[block.segments] = _sum([parts[rank] for rank in range(self._size)])
+        del self._under_way[index]
         sent(block)
         done(block, None)
 
@@ -149,8 +149,9 @@ class Halves(Engine):
         if len(shares) < self._size or index not in self._under_way:
             return
         del self._shares[index]
-        block, _travelling, sent, done = self._under_way.pop(index)
+        block, _travelling, sent, done = self._under_way[index]
         self._buffers.give(block)
+        del self._under_way[index]
         sent(block)
         done(block, None)
 

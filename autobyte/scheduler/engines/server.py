@@ -189,8 +189,8 @@ class ParameterServer(Engine):
             flight.pulls -= 1
             if flight.pulls == 0:
                 assert self._buffers is not None
-                del self._flights[block]
                 self._buffers.give(flight.block)
+                del self._flights[block]
                 flight.done(flight.block, None)
 
     def _lost(self, connection: Connection, error: Exception) -> None:
