@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from autobyte.scheduler.block import Block
+from autobyte.scheduler.block import Block, Op
 from autobyte.scheduler.core import Core
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.plan import Plan
@@ -50,7 +50,7 @@ class Runner:
         self._at_boundary = True
         self._broken = False  # a block has failed
         self._finished_s = 0.0  # when the last block was done
-        self.passages: deque[tuple[int, float]] = deque(maxlen=4096)  # bytes of a block, and its time on the wire (s)
+        self.passages: deque[tuple[float, float]] = deque(maxlen=4096)  # bytes all-reduced, and time on the wire (s)
         self._load(plan)
 
     @property
@@ -123,7 +123,8 @@ class Runner:
 
     def _on_done(self, block: Block) -> None:
         now = self._clock()
-        self.passages.append((block.nbytes, now - max(self._start_s[block.index], self._finished_s)))
+        nbytes = block.nbytes if block.op is Op.ALL_REDUCE else block.nbytes / 2  # a half has half of the traffic
+        self.passages.append((nbytes, now - max(self._start_s[block.index], self._finished_s)))
         self._finished_s = now
         self._flying[block.index] = False
         self._record(block, now)

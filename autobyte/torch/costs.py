@@ -53,13 +53,13 @@ class Costs:
         self.per_block_s, self.per_byte_s = float(fitted[0]), float(fitted[1])
 
 
-def totals(passages: Sequence[tuple[int, float]]) -> Floats:
+def totals(passages: Sequence[tuple[float, float]]) -> Floats:
     """Blocks, bytes, seconds; shape [3]."""
     seconds = sum(passage for _, passage in passages)
     return np.array([len(passages), sum(nbytes for nbytes, _ in passages), seconds], dtype=float)
 
 
-def affine(passages: Sequence[tuple[int, float]]) -> Floats:
+def affine(passages: Sequence[tuple[float, float]]) -> Floats:
     """A block's cost from what blocks took: seconds per block, seconds per byte; neither is negative; shape [2].
 
     Blocks that travel together end together, and one of them seems to take all the time: sums over runs of blocks

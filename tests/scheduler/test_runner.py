@@ -316,3 +316,14 @@ def test_a_trace_is_not_needed() -> None:
     runner.end_step()
     engine.finish(0)
     assert runner.step == 1
+
+
+def test_two_halves_pass_as_one_all_reduce() -> None:
+    """So that rates of links are the same whatever way bytes travel."""
+    job = make_job(100)
+    rank = Rank(Plan(job, Tiling.of(job.gradients, segments([(0, 0, 100)], [(0, 0, 100)]), gathers=[-1, 0])))
+    rank.runner.ready(0)
+    for half in (0, 1):
+        rank.now += 1.0
+        rank.engine.finish(half)
+    assert list(rank.runner.passages) == [(200.0, 1.0), (200.0, 1.0)]
