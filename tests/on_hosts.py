@@ -1,4 +1,7 @@
-"""A training that a rank runs on its host: `on_hosts.py ENGINE FOLDER TIMEOUT_S`."""
+"""A training that a rank runs on its host: `on_hosts.py ENGINE FOLDER TIMEOUT_S`.
+
+The engine `served` is parameter servers on ranks that do not train: all but the first two.
+"""
 
 import os
 import sys
@@ -6,6 +9,7 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +18,7 @@ from torch import Tensor, nn
 import autobyte.torch as ab
 from autobyte.config import Config
 
-STEPS, WORLD = 30, 2
+STEPS, WORLD, SERVED = 30, 2, "served"
 PAUSE_S = 0.05  # so that a step takes a while, and a link can be cut in the middle of training
 
 
@@ -47,13 +51,20 @@ def values(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
 def main(engine: str, folder: str, timeout_s: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    model, rank = make_model(), dist.get_rank()
+    model, rank, limit = make_model(), dist.get_rank(), timedelta(seconds=float(timeout_s))
+    serving: dict[str, Any] = {"engine": engine}
+    if engine == SERVED:
+        servers = list(range(WORLD, dist.get_world_size()))
+        serving = {"engine": "ps", "servers": servers, "process_group": dist.new_group(list(range(WORLD)))}
+        if rank in servers:
+            ab.serve(servers, timeout=timedelta(seconds=30))  # it may be there long before the workers
+            return
     optimizer = ab.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
         model,
         config=Config(16384, 65536),
-        engine=engine,
-        timeout=timedelta(seconds=float(timeout_s)),
+        timeout=limit,
+        **serving,
     )
     for step in range(STEPS):
         (Path(folder) / f"step{rank}").write_text(str(step))

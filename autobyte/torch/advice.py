@@ -157,7 +157,8 @@ class Adviser:
             step_s = self._try(window) if self._planned is not None else None
             return self._audition.choose(self.measured_job(window), window.config, step_s)
         if self._planned is None:  # this one ran without a plan from measured times
-            self.tuning = self._search.begin(self.measured_job(window)) if self._search is not None else None
+            if self._search is not None:
+                self.tuning = self._search.begin(self.measured_job(window), window.config)
             return window.config
         tuning = self.tuning
         if tuning is None:

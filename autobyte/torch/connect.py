@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+import struct
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -48,7 +49,7 @@ def connect(
         if listener is not None:
             expected = [worker for worker in workers if worker != rank]
             while len([1 for _, role in made if role == "worker"]) < len(expected):
-                connection = _admit(listener, token, expected)
+                connection = _admit(listener, token, expected, timeout)
                 if connection is not None:
                     made[connection.peer, "worker"] = connection
     except (OSError, DistStoreError) as error:
@@ -80,18 +81,35 @@ def _reach(store: PrefixStore, server: int, token: bytes, rank: int, timeout: ti
     host, port = bytes(store.get(f"server{server}")).decode().split()
     sock = socket.create_connection((host, int(port)), timeout.total_seconds(), source_address=(own_address(), 0))
     sock.sendall(HELLO.pack(token, rank))
-    return Connection(sock, server)
+    return _watched(sock, server, timeout)
 
 
-def _admit(listener: socket.socket, token: bytes, expected: Sequence[int]) -> Connection | None:
+def _admit(
+    listener: socket.socket, token: bytes, expected: Sequence[int], timeout: timedelta
+) -> Connection | None:
     """Take a worker in; a stranger is sent away."""
     sock, _ = listener.accept()
     sock.settimeout(5)
     try:
         told, peer = HELLO.unpack(sock.recv(HELLO.size, socket.MSG_WAITALL))
-    except (OSError, ValueError):
+    except (OSError, struct.error):  # it says too little, or nothing
         told, peer = b"", -1
     if not secrets.compare_digest(told, token) or peer not in expected:
         sock.close()
         return None
+    return _watched(sock, peer, timeout)
+
+
+def _watched(sock: socket.socket, peer: int, timeout: timedelta) -> Connection:
+    """A connection that breaks when the peer's host has not answered for so long, with nothing to send, too."""
+    seconds = max(1, int(timeout.total_seconds()))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", -(-seconds // 2)),
+        ("TCP_KEEPINTVL", -(-seconds // 8)),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", 1000 * seconds),
+    ):
+        if hasattr(socket, option):  # Linux has them all
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return Connection(sock, peer)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from autobyte.config import Config
 from autobyte.errors import FileError, InputError
 
-SCHEMA = 1
+SCHEMA = 2
 SAME_LINK = 0.3  # links whose rates differ by less are taken for the same
 
 _TEMPLATE = """\
@@ -36,7 +36,7 @@ gigabit_per_s = {gigabit_per_s:.3f}  # as blocks saw it; {same:.0%} to either si
 tuner = {tuner}
 windows = {windows}  # of ten steps
 step_ms = {step_ms:.2f}
-default_ms = {default_ms:.2f}  # the same steps under the default config
+first_ms = {first_ms:.2f}  # the same steps under the config that tuning began with
 on = {on}
 """
 
@@ -76,7 +76,7 @@ class Kept:
         tuner: that found it.
         windows: it took.
         step_s: mean step under the config (s).
-        default_s: mean step under the default (s).
+        first_s: mean step under the config that tuning began with (s).
     """
 
     job: Fingerprint
@@ -85,7 +85,7 @@ class Kept:
     tuner: str
     windows: int
     step_s: float
-    default_s: float
+    first_s: float
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -106,7 +106,7 @@ class Kept:
                 found["tuner"],
                 found["windows"],
                 found["step_ms"] / 1e3,
-                found["default_ms"] / 1e3,
+                found["first_ms"] / 1e3,
             )
         except FileNotFoundError:
             return None
@@ -139,7 +139,7 @@ class Kept:
             tuner=dumps(self.tuner),
             windows=self.windows,
             step_ms=self.step_s * 1e3,
-            default_ms=self.default_s * 1e3,
+            first_ms=self.first_s * 1e3,
             on=date.today().isoformat(),
         )
         try:

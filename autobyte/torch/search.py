@@ -48,7 +48,6 @@ class Search:
     ) -> None:
         TUNERS[tuner]  # known?
         self._training = training
-        self._default = training.config
         self.tuner = tuner
         self.budget = budget
         self._seed = seed
@@ -61,7 +60,7 @@ class Search:
             training.size,
             training.engine,
             job.wire_dtype or "as they are",
-            self._default.policy,
+            training.config.policy,
         )
 
     def resume(self) -> None:
@@ -84,8 +83,13 @@ class Search:
         if heard["config"] is not None:
             training.resume(training.to_json() | {"config": heard["config"]})
 
-    def begin(self, job: Job) -> Tuning | None:
-        """On rank 0, when a first window was measured: what decides from now on, or nothing if there is no need."""
+    def begin(self, job: Job, running: Config) -> Tuning | None:
+        """On rank 0, when a first window was measured: what decides from now on, or nothing if there is no need.
+
+        Args:
+            job: as measured.
+            running: the config in force, which is the first trial: the default, one of a checkpoint or of a file.
+        """
         if self._kept is not None:
             rate = self._rate(job)
             if self._kept.same_link(rate):
@@ -94,7 +98,7 @@ class Search:
                 "%s was found on a link of %.3g Gbit/s, this one has %.3g: tuning again",
                 self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
             )  # fmt: skip
-        space = replace(POLICIES[self._default.policy]().space(job), default=self._default)
+        space = replace(POLICIES[running.policy]().space(job), default=running)
         tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
         return Tuning(tuner, space, budget=self.budget, patience_s=PATIENCE_S)
 
@@ -104,7 +108,7 @@ class Search:
         Args:
             job: as measured.
             config: what was found.
-            trials: all that were measured, the default among them.
+            trials: all that were measured, in that order.
         """
         if self._path is None:
             return
@@ -115,7 +119,7 @@ class Search:
             tuner=self.tuner,
             windows=sum(trial.windows for trial in trials.values()),
             step_s=trials[config].step_s,
-            default_s=trials[self._default].step_s,
+            first_s=next(iter(trials.values())).step_s,
         )
         try:
             found.write(self._path)

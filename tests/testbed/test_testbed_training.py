@@ -16,14 +16,14 @@ from autobyte.testbed import Testbed
 from autobyte.testbed.launch import Launch
 
 pytestmark = needs_namespaces
-ENGINES = ("allreduce", "ps")
+ENGINES = ("allreduce", "ps", on_hosts.SERVED)
 
 
 @contextmanager
 def training(engine: str, folder: Path, *, timeout_s: float) -> Iterator[tuple[Testbed, Launch]]:
-    """Two ranks on two hosts that have taken five steps."""
+    """Two ranks on two hosts that have taken five steps; a server on a third, where they have none themselves."""
     words = [sys.executable, on_hosts.__file__, engine, str(folder), str(timeout_s)]
-    with Testbed(on_hosts.WORLD, rate=GBIT) as testbed, testbed.start(words) as launch:
+    with Testbed(on_hosts.WORLD + (engine == on_hosts.SERVED), rate=GBIT) as testbed, testbed.start(words) as launch:
         until = time.monotonic() + 60
         while step(folder) < 5:
             assert launch.running, "ended early"
@@ -61,4 +61,5 @@ def test_a_host_that_stays_cut_off_ends_every_rank_with_a_word(engine: str, tmp_
     for one in finished:
         assert not one.stopped, f"rank {one.rank} hung"
         assert one.returncode != 0
-        assert re.search(rf"CommunicationError: rank {one.rank}, step \d+: ", one.output), one.output[-2000:]
+        who = rf"rank {one.rank}, step \d+: " if one.rank < on_hosts.WORLD else f"server rank {one.rank}: rank [01]"
+        assert re.search(f"CommunicationError: {who}", one.output), one.output[-2000:]

@@ -307,9 +307,10 @@ def _interrupted(rank: int, engine: str, folder: Path) -> None:
 
 
 def test_a_server_rank_that_is_killed_ends_all_workers() -> None:
-    """The other server has only heard that its workers have ended, and does the same."""
+    """The other server hears that its workers have ended, in the middle of a sum or between two, and does the same."""
     outcomes = Ranks(_served, 4, timeout_s=30).outcomes()
-    assert outcomes[2:] == ["ended", None]
+    assert outcomes[3] is None
+    assert re.match(r"ended|CommunicationError: server rank 2: rank [01]", str(outcomes[2])), outcomes[2]
     for rank in (0, 1):
         assert re.match("CommunicationError: " + WHERE.format(rank=rank), said(outcomes[rank])), outcomes[rank]
         assert "rank 3 is gone" in said(outcomes[rank])

@@ -1,6 +1,7 @@
 """Tuning while training: what is asked runs on every rank, results stay DDP's, nothing that fails or hangs hurts."""
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -143,7 +144,8 @@ def test_what_was_found_is_used_next_time(tmp_path: Path) -> None:
     on_ranks(_found, 2, str(keep))
     text = keep.read_text()
     assert text.startswith("# AutoByte")
-    keep.write_text(text.replace("gigabit_per_s = ", "gigabit_per_s = 1000"))  # 1000 times the link
+    elsewhere = re.sub(r"(?<=partition_bytes = )\d+", "20000", text)  # neither the default nor what is tried
+    keep.write_text(elsewhere.replace("gigabit_per_s = ", "gigabit_per_s = 1000"))  # 1000 times the link
     on_ranks(_other_link, 2, str(keep))
     keep.write_text(text.replace("workers = 2", "workers = 8"))
     on_ranks(_other_job, 2, str(keep))
@@ -168,6 +170,15 @@ def _found(rank: int, keep: str) -> None:
 def _other_link(rank: int, keep: str) -> None:
     optimizer, used = beside_ddp(rank, tuner="script", budget=4, keep=keep)
     assert CONFIGS[1] in used  # tuned again
+    report = optimizer.report()
+    assert report is not None
+    assert report.failure == ""
+    if rank == 0:
+        kept = Kept.read(Path(keep))
+        assert kept is not None
+        assert kept.config == report.config  # and written anew
+        assert not kept.same_link(1e12)
+        assert used[-1] == kept.config
     optimizer.close()
 
 

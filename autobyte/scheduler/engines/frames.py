@@ -17,6 +17,7 @@ from enum import IntEnum
 HEADER = struct.Struct("!BBxxIII")  # kind, dtype, step, block, payload bytes
 HELLO = struct.Struct("!16sI")  # token, rank
 LARGEST = 1 << 31
+POLL_S = 0.2  # how often who waits for the end looks whether that has any use
 
 
 class Kind(IntEnum):
@@ -180,10 +181,18 @@ class Loop:
         self.do(self._connections.clear)
         self._thread.join(1)
 
-    def join(self) -> None:
-        """Wait until every peer has said goodbye, or is gone; then say the same, and end."""
+    def join(self, over: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until every peer has said goodbye; then say the same, and end.
+
+        Args:
+            over: whether there is no use in waiting any longer.
+            timeout_s: for what is queued by then.
+        """
         self.do(self._follow)
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(POLL_S)
+            if over():
+                self.close(timeout_s)
 
     def _follow(self) -> None:
         self._following = True

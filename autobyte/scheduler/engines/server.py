@@ -20,6 +20,7 @@ from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
 
 DTYPES = [getattr(torch, name) for name in ITEMSIZE]
 PARTING_S = 30.0  # others may be behind, and need what this process still sends
+BROKEN_S = 2.0  # on a server that does not train: for telling the workers that one of them is gone
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # what halves are summed in
 
 
@@ -83,8 +84,8 @@ class ParameterServer(Engine):
         self._loop.close(timeout_s=0.1 if self.broken or self._flights else PARTING_S)
 
     def wait(self) -> None:
-        """On a server that does not train: return when all workers have ended."""
-        self._loop.join()
+        """On a server that does not train: return when all workers have ended, or soon after one is gone."""
+        self._loop.join(lambda: self.broken is not None, BROKEN_S)
 
     def _push(self, flight: Flight) -> None:
         over = [server for server, connection in self._to_server.items() if connection.ended]
@@ -141,7 +142,7 @@ class ParameterServer(Engine):
             self._fail(ConnectionError(f"rank {head.block} is gone"))
         elif head.kind is Kind.BYE:
             worker = self._to_worker.get(connection.peer) is connection
-            if worker and any(connection.peer not in parts for parts in self._sums.values()):
+            if worker and self._sums:  # its part will never come, or it has given up to wait for another's
                 self._announce_lost(connection.peer)
 
     def _add(self, step: int, block: int, worker: int, part: Tensor) -> None:
@@ -204,7 +205,7 @@ class ParameterServer(Engine):
         for other in self._to_worker.values():
             other.queue(Head(Kind.LOST, 0, 0, worker, 0), urgent=True)
             self._loop.flush(other)
-        if self._flights:
+        if self._flights or self._buffers is None:
             self._fail(ConnectionError(f"rank {worker} has ended its training"))
 
     def _fail(self, error: ConnectionError) -> None:
