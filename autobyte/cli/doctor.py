@@ -1,6 +1,7 @@
 """`autobyte doctor`: is the network the bottleneck, and what could be gained?"""
 
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,7 +51,7 @@ def doctor(
 
     From a profile and a bandwidth; or under torchrun from a model of your own, which is then measured with DDP on
     the ranks that there are: compute, communication, and what of it is exposed. Exit status 0: there is a gain of at
-    least 5 % to be had; 3: keep DDP.
+    least 5 % to be had; 3: keep DDP (torchrun itself ends with 1 then; --json says "verdict").
 
     \b
     autobyte doctor --profile mine.json --bandwidth 1Gbit --workers 4
@@ -104,6 +105,7 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
         found = diagnose(symptoms.job)
         keep[0] = not found.worthwhile
         _show(found, symptoms, json=json)
+        sys.stdout.flush()  # torchrun ends all ranks as soon as one has ended with 3
     dist.broadcast(keep, 0)
     dist.destroy_process_group()
     if keep:

@@ -84,9 +84,7 @@ def _reach(store: PrefixStore, server: int, token: bytes, rank: int, timeout: ti
     return _watched(sock, server, timeout)
 
 
-def _admit(
-    listener: socket.socket, token: bytes, expected: Sequence[int], timeout: timedelta
-) -> Connection | None:
+def _admit(listener: socket.socket, token: bytes, expected: Sequence[int], timeout: timedelta) -> Connection | None:
     """Take a worker in; a stranger is sent away."""
     sock, _ = listener.accept()
     sock.settimeout(5)

@@ -1,7 +1,8 @@
 """From a model's parameters to a job and a plan, with one order of blocks for all ranks."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -67,6 +68,31 @@ def priced(job: Job, *, bytes_per_s: float, per_block_s: float) -> Job:
         job.cluster, up_bytes_per_s=rate, down_bytes_per_s=rate, latency_s=0.0, overhead_s=(per_block_s, 0.0)
     )
     return replace(job, cluster=cluster)
+
+
+def kept(job: Job) -> dict[str, Any] | None:
+    """What was measured of a job, as plain JSON for a checkpoint; None if nothing was."""
+    if not job.model.compute_s:
+        return None
+    return {
+        "layers": [
+            [layer.name, [tensor.name for tensor in layer.tensors], layer.forward_s, layer.backward_s]
+            for layer in job.model.layers
+        ],
+        "bytes_per_s": job.cluster.up_bytes_per_s[0],
+        "per_block_s": job.cluster.overhead_s[0],
+    }
+
+
+def measured_before(job: Job, told: Mapping[str, Any]) -> Job:
+    """The job as a checkpoint's says it was measured."""
+    tensors = {tensor.name: tensor for tensor in job.model.tensors}
+    layers = tuple(
+        Layer(name, tuple(replace(tensors[each], layer=index) for each in names), forward_s, backward_s)
+        for index, (name, names, forward_s, backward_s) in enumerate(told["layers"])
+    )
+    job = replace(job, model=replace(job.model, layers=layers))
+    return priced(job, bytes_per_s=told["bytes_per_s"], per_block_s=told["per_block_s"])
 
 
 def describe(name: str, parameter: nn.Parameter, layer: int) -> Tensor:

@@ -81,7 +81,7 @@ class Search:
         if "error" in heard:
             raise CommunicationError(heard["error"])
         if heard["config"] is not None:
-            training.resume(training.to_json() | {"config": heard["config"]})
+            training.replan(training.job, Config.from_json(heard["config"]), None)
 
     def begin(self, job: Job, running: Config) -> Tuning | None:
         """On rank 0, when a first window was measured: what decides from now on, or nothing if there is no need.

@@ -29,7 +29,7 @@ from autobyte.torch.connect import connect
 from autobyte.torch.control import Control, first_line
 from autobyte.torch.exchange import Exchange
 from autobyte.torch.mirrors import Mirrors
-from autobyte.torch.planning import DEFAULT, agreed_plan, unmeasured
+from autobyte.torch.planning import DEFAULT, agreed_plan, kept, measured_before, unmeasured
 from autobyte.torch.session import Session
 
 log = logging.getLogger("autobyte")
@@ -127,6 +127,7 @@ class Training:
         self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
         scale = 1 / self.size if average else None
         self.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype)
+        self._order: list[int] | None = None
         plan = self._plan(None)
         members = {parameter for group_ in optimizer.param_groups for parameter in group_["params"]}
         made = self._engine = ENGINES[engine](self, timeout)
@@ -155,23 +156,26 @@ class Training:
             config: policy, partition, credit.
             order: of the blocks.
         """
-        self.job, self.config = job, config
+        self.job, self.config, self._order = job, config, None if order is None else list(order)
         plan = self._plan(order)
         self._prepare(plan)
         self.exchange.use(plan)
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the config in force, and what it is for."""
-        return {"config": self.config.to_json(), "parameters": self.fingerprint, "workers": self.size}
+        """What a checkpoint keeps: config and plan in force, and what they are for."""
+        of = {"parameters": self.fingerprint, "workers": self.size, "engine": self.engine}
+        return {"config": self.config.to_json(), "measured": kept(self.job), "order": self._order} | of
 
-    def resume(self, kept: Mapping[str, Any]) -> None:
-        """Use the config of a checkpoint, if it is of the same job. Collective."""
+    def resume(self, told: Mapping[str, Any]) -> None:
+        """Use config and plan of a checkpoint, if it is of the same job. Collective."""
         mine = self.to_json()
-        other = [key for key in ("parameters", "workers") if kept.get(key) != mine[key]]
+        other = [key for key in ("parameters", "workers") if told.get(key) != mine[key]]
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return
-        self.replan(self.job, Config.from_json(kept["config"]), None)
+        measured = told.get("measured") if told.get("engine") == self.engine else None
+        job = measured_before(self.job, measured) if measured else self.job
+        self.replan(job, Config.from_json(told["config"]), told.get("order") if measured else None)
 
     def _plan(self, order: Sequence[int] | None) -> Plan:
         """The plan of the config in force, the same on all ranks. Collective."""
@@ -205,12 +209,22 @@ class Training:
         self.control.agree("a model", f"{len(parameters)} parameters: {shapes}")
 
 
+#: Wrappers that do with gradients what is done here, or cut them into shards that are no rank's whole.
+OTHERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
+
+
 def travelling(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
     """The model's parameters that the optimizer trains, once each, under their first names.
 
     Raises:
-        InputError: there are none, or the optimizer trains parameters that are not the model's.
+        InputError: there are none, the optimizer trains parameters that are not the model's, or their gradients
+            cannot be averaged here.
     """
+    for module in model.modules():
+        if other := OTHERS.intersection(kind.__name__ for kind in type(module).__mro__):
+            raise InputError(
+                f"the model is wrapped by {other.pop()}, which moves gradients itself: hand in the bare one"
+            )
     trained = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     found = {name: p for name, p in model.named_parameters() if p in trained}
     if not found:
@@ -223,6 +237,9 @@ def travelling(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter
         raise InputError(
             f"parameter '{elsewhere}' is on {found[elsewhere].device}: gradients travel from CPUs and CUDA devices"
         )
+    sharded = next((name for name, p in found.items() if type(p).__name__ == "DTensor"), None)
+    if sharded is not None:
+        raise InputError(f"parameter '{sharded}' is a DTensor: sharded parameters are no data parallelism")
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
             raise InputError(f"'{name}' makes sparse gradients, which cannot be cut into blocks; say sparse=False")

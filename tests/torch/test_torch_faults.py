@@ -307,7 +307,7 @@ def _interrupted(rank: int, engine: str, folder: Path) -> None:
 
 
 def test_a_server_rank_that_is_killed_ends_all_workers() -> None:
-    """The other server hears that its workers have ended, in the middle of a sum or between two, and does the same."""
+    """The other server hears that its workers have ended, in a sum or between two, and does the same."""
     outcomes = Ranks(_served, 4, timeout_s=30).outcomes()
     assert outcomes[3] is None
     assert re.match(r"ended|CommunicationError: server rank 2: rank [01]", str(outcomes[2])), outcomes[2]

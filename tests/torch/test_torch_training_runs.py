@@ -4,6 +4,7 @@ import copy
 import itertools
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,10 @@ from stories import (
 )
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.config import Config
@@ -154,6 +159,43 @@ def _checkpoint(rank: int) -> None:
     plain = make_mlp()
     torch.optim.Adam(plain.parameters()).load_state_dict(kept["optimizer"])  # torch leaves our entry aside
     plain.load_state_dict(kept["model"])
+
+
+def test_a_checkpoint_carries_the_plan_that_was_measured(tmp_path: Any) -> None:
+    on_ranks(_measured_plan, 2, str(tmp_path / "checkpoint.pt"))
+
+
+class Backwards(nn.Sequential):
+    """Its layers run in another order than they are registered in: only a plan from measured times knows."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        for layer in reversed(self):
+            rows = layer(rows)
+        return rows
+
+
+def _measured_plan(rank: int, file: str) -> None:
+    """Over the file that torch reads without unpickling; the plan is in force before anything is measured again."""
+    (model, optimizer), (fresh, again) = (
+        with_ab(module := Backwards(*reversed(make_mlp())), sgd(module)) for _ in range(2)
+    )
+    for step in itertools.count():
+        train(model, optimizer, rank, range(step, step + 1))
+        if optimizer.training.job.model.compute_s:  # measured, the same on all ranks
+            break
+        assert step < 200, "no plan was made from measured times"
+        time.sleep(0.01)
+    if rank == 0:
+        torch.save(optimizer.state_dict(), file)
+    else:
+        optimizer.state_dict()
+    torch.distributed.barrier()
+    assert again.training.exchange.plan.digest != optimizer.training.exchange.plan.digest
+    again.load_state_dict(torch.load(file, weights_only=True))
+    assert again.training.exchange.plan.digest == optimizer.training.exchange.plan.digest
+    assert again.training.job == optimizer.training.job
+    train(fresh, again, rank, range(3))
+    again.flush()
 
 
 @pytest.mark.parametrize(("saved", "resumed"), [(2, 3), (3, 1), (1, 2)])
@@ -347,6 +389,26 @@ def _elementwise() -> Iterator[Callable[[Any], torch.optim.Optimizer]]:
 
 def test_wrong_arguments_are_one_line() -> None:
     on_ranks(_wrong_arguments, 2)
+
+
+def test_refuses_models_whose_gradients_another_wrapper_moves() -> None:
+    on_ranks(_wrapped_otherwise, 2)
+
+
+def _wrapped_otherwise(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    cut = make_mlp()
+    cut[0].weight = nn.Parameter(distribute_tensor(cut[0].weight.detach(), mesh, [Shard(0)]))
+    sharded = make_mlp()
+    fully_shard(sharded, mesh=mesh)
+    for module, message in (
+        (DistributedDataParallel(make_mlp()), "wrapped by DistributedDataParallel, which moves gradients itself"),
+        (nn.Sequential(sharded), "wrapped by FSDPModule, which moves gradients itself"),
+        (cut, "parameter '0.weight' is a DTensor"),
+    ):
+        with pytest.raises(InputError) as caught:
+            ab.DistributedOptimizer(sgd(module), module)
+        assert message in str(caught.value)
 
 
 def _wrong_arguments(rank: int) -> None:
