@@ -52,6 +52,8 @@ def methods(job: Job) -> dict[str, list[Config]]:
         "bytescheduler": [Config(size, credit) for size, credit in cuts],
         "bytescheduler fused": [Config(size, credit, knobs={"fusion": 1}) for size, credit in cuts],
         "mg-wfbp": default("mgwfbp", job),
+        "tictac": default("tictac", job),
+        "megatron": default("megatron", job),
         "ddp": list(BUCKETS),
         "p3": [Config(size, size, "p3") for size in SIZES],
         "horovod": [Config(size, size, "horovod", {"cycle_ms": ms}) for size in SIZES for ms in (1, 5, 20)],

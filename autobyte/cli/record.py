@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from autobyte.cli.options import JsonOption
+
 ModelsOption = Annotated[str, typer.Option("--models", help="names or profiles, with commas between")]
 RatesOption = Annotated[str, typer.Option("--rates", help="of every link, nominal, with commas between")]
 HostsOption = Annotated[int, typer.Option("--hosts", help="network namespaces, one rank on each")]
@@ -19,6 +21,7 @@ def record(
     hosts: HostsOption = 4,
     recordings: Annotated[int, typer.Option("--recordings", help="of every cell, each a launch of its own")] = 2,
     most: Annotated[int | None, typer.Option("--most", help="launches now; the same command goes on later")] = None,
+    json: JsonOption = False,
 ) -> None:
     """Measure a grid of configs for every model, rate and engine.
 
@@ -30,7 +33,7 @@ def record(
     """
     from autobyte.bench.grid import COMPUTE_S, WIRE, cells
     from autobyte.bench.grid import record as run
-    from autobyte.cli.console import print_line, progress
+    from autobyte.cli.console import print_json, print_line, progress
     from autobyte.errors import InputError
     from autobyte.units import parse_rate
 
@@ -46,4 +49,7 @@ def record(
             most=most,
             progress=lambda what: lambda done, total, part: step(done, total, what),
         )
+    if json:
+        print_json({"file": str(out), "what": "emulated", "launches_left": left})
+        return
     print_line(f"{out}: {left} launches left" if left else f"{out}: complete")

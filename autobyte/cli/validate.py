@@ -68,7 +68,7 @@ def validate(
     if plot is not None:
         draw(rows, plot)
     if json:
-        print_json({**told, "rows": rows})
+        print_json({"what": "emulated", **told, "rows": rows})
         return
     table = []
     for (model, rate, engine), members in by_cell(rows).items():

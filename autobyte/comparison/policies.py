@@ -94,7 +94,7 @@ def compare_policies(
         what `autobyte compare --policies --json` prints.
 
     Raises:
-        InputError: no policy, an unknown one, one that is named twice, or a count below 1.
+        InputError: no policy, an unknown one, one that is named twice or cannot plan this job, or a count below 1.
     """
     for what, value in (("policies", len(names)), ("budget", budget), ("seeds", seeds)):
         if value < 1:
@@ -103,6 +103,9 @@ def compare_policies(
     if twice:
         raise InputError(f"policy '{twice[0]}' is named twice")
     entrants = [Entrant(name) for name in names]
+    for entrant in entrants:
+        if entrant.policy != AUTO:
+            entrant.space(job)  # whoever cannot take part says so before anybody has searched
     lower, reference = bound_s(job), reference_s(job, effects=effects)
     rows = []
     for index, entrant in enumerate(entrants):

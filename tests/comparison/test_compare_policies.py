@@ -42,6 +42,22 @@ def test_prints_what_the_issue_asks_for(capsys: pytest.CaptureFixture[str]) -> N
     assert steps["fifo"] > steps["wfbp"] > steps["mgwfbp"]
 
 
+def test_who_cannot_take_part_says_so_before_anybody_has_searched(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ASKED.replace("allreduce", "ps").split()
+    assert run([*words, "fifo,dear", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "fifo" not in err
+    assert "policy 'dear' halves all-reduces" in err
+
+
+def test_the_ten_policies_of_the_family_take_part_on_a_ring() -> None:
+    names = ["fifo", "wfbp", "ddp", "horovod", "mgwfbp", "p3", "tictac", "bytescheduler", "usbyte", "dear"]
+    rows = compare_policies(JOB, names, budget=2, seeds=1)["policies"]
+    assert [row["name"] for row in rows] == names
+    assert all(row["over_bound"] >= 1 for row in rows)
+
+
 def test_prints_a_table_and_keeps_the_numbers(capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     words = [*ASKED.split(), "ddp,bytescheduler:fusion=1,auto", "--out", str(tmp_path / "out")]

@@ -1,10 +1,12 @@
 """The layer tables against what others published, and against torch."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +14,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from autobyte import models
-from autobyte.errors import InputError
+from autobyte.errors import FileError, InputError
 from autobyte.models import ops, transformers, vision
 from autobyte.models.pipedream import read_graph
+from autobyte.models.profile import Profile
 from autobyte.models.roofline import BACKWARD, FORWARD, backward_s, forward_s
 
 # torchvision and Hugging Face: parameters, and tensors in `named_parameters()`.
@@ -230,3 +233,23 @@ def test_times_and_sizes_are_near_the_measured_profile(name, batch_size, within)
     added = 0.249e-3 * modules + batch_size * 3 * 224 * 224 * 4 / 8.01e9
     measured = sum(node.forward_s + node.backward_s for node in nodes) - added
     assert network.model().compute_s == pytest.approx(measured, rel=within)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"forward_s": -1e-3}, r"layers\.0\.forward_s: Input should be greater than or equal to 0 \(got -0\.001\)"),
+        ({"backward_s": float("nan")}, r"layers\.0\.backward_s: Input should be a finite number"),
+        ({"forward_s": None}, r"layers\.0\.forward_s: Input should be a valid number \(got None\)"),
+        ({"backward_s": ...}, r"layers\.0\.backward_s: Field required"),
+    ],
+    ids=["negative", "not a number", "null", "missing"],
+)
+def test_a_profile_with_impossible_times_is_refused(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    layer = {"name": "a", "forward_s": 1e-3, "backward_s": 2e-3, "tensors": [{"name": "w", "numel": 4}]} | wrong
+    layer = {key: value for key, value in layer.items() if value is not ...}
+    profile = {"kind": "autobyte-profile", "schema": 1, "name": "x", "batch_size": 1, "provenance": {}}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(profile | {"layers": [layer]}))
+    with pytest.raises(FileError, match=rf"^profile {path}: {message}"):
+        Profile.load(path)

@@ -16,6 +16,7 @@ from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.frames import Connection
 from autobyte.scheduler.engines.halves import Halves
+from autobyte.scheduler.engines.leader import Led
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.testing import EngineContract, MemoryNetwork
 from autobyte.units import KIB
@@ -55,6 +56,19 @@ class TestAllReduce(EngineContract):
             )
 
         return together([maker(rank) for rank in range(size)])
+
+
+class TestLed(TestAllReduce):
+    """Rank 0 picks, the others follow."""
+
+    steps = 100
+
+    def connect(self, buffers: list[Buffers]) -> list[Engine]:
+        pairs = {rank: _pair() for rank in range(1, len(buffers))}
+        to = [[Connection(near, rank) for rank, (near, _) in pairs.items()]]
+        to += [[Connection(far, 0)] for _, far in pairs.values()]
+        engines = super().connect(buffers)
+        return [Led(engine, to[rank], leads=rank == 0) for rank, engine in enumerate(engines)]
 
 
 class TestParameterServer(EngineContract):

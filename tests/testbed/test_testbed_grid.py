@@ -1,5 +1,7 @@
 """Recording: what is measured, what is kept of it, what a second run does; and a launch on real links."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,13 @@ from beds import needs_namespaces
 
 from autobyte.bench import grid
 from autobyte.bench.bench import Cell
+from autobyte.cli import run
 from autobyte.config import Config
 from autobyte.errors import FileError
 from autobyte.scheduler.policies.ddp import BUCKETS
 from autobyte.units import MIB
 
+RECORDED = Path(__file__).parents[2] / "paper" / "data" / "testbed_grid.csv"
 CELLS = grid.cells(["vgg16", "gpt2"], [6.25e7, 1.25e8], hosts=4, compute_s=0.15, wire=1.2)
 
 
@@ -29,6 +33,14 @@ def test_sizes_make_communication_a_share_of_compute() -> None:
 
     for cell, wire in zip(CELLS, (1.2, 0.6, 1.2, 0.6), strict=True):
         assert wire_s(cell.job(servers=False, wire_dtype=None)) / 0.15 == pytest.approx(wire, rel=0.01)
+
+
+def test_what_is_complete_is_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "grid.csv"
+    shutil.copy(RECORDED, path)
+    assert run(["record", str(path), "--recordings", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"file": str(path), "what": "emulated", "launches_left": 0}
+    assert path.read_text() == RECORDED.read_text()
 
 
 def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

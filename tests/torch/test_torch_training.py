@@ -25,7 +25,8 @@ OPTIMIZERS = {
 ENGINES = ("allreduce", "ps")
 STEPS = 20
 #: Every policy on every engine; servers push and pull, and have no halves of all-reduces as dear sends them.
-TRAINED = [each for each in itertools.product(ENGINES, POLICIES.names()) if each != ("ps", "dear")]
+ENTRANTS = [*POLICIES.names(), "bytescheduler:fusion", "usbyte:published"]
+TRAINED = [each for each in itertools.product(ENGINES, ENTRANTS) if each != ("ps", "dear")]
 HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 
 
@@ -56,10 +57,10 @@ def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
     return nn.functional.cross_entropy(model(inputs), labels)
 
 
-def small(policy: str) -> Config:
+def small(entrant: str) -> Config:
     """Blocks small enough that tensors are cut, some in more than one, and little may travel at once."""
-    knobs = {"fusion": 1.0} if policy == "bytescheduler" else {}
-    return Config(4096, 8192, policy, knobs)
+    policy, _, knob = entrant.partition(":")
+    return Config(4096, 8192, policy, {knob: 1.0} if knob else {})
 
 
 def by_ddp(
@@ -167,7 +168,8 @@ def distances(rank: int) -> tuple[float, dict[str, float]]:
     by_bucket = [by_ddp(rank, "sgd", bucket_mb=mib) for mib in (0.001, 0.01, 0.03, 25)]
     ours = {
         f"{engine} {policy}": by_autobyte(rank, "sgd", engine=engine, config=small(policy))
-        for engine, policy in itertools.product(ENGINES, ("bytescheduler", "p3", "ddp"))
+        for engine, policy in TRAINED
+        if policy in ("bytescheduler:fusion", "p3", "ddp", "usbyte", "dear")
     }
     among = max(distance(a, b) for a, b in itertools.combinations(by_bucket, 2))
     return among, {name: min(distance(run, other) for other in by_bucket) for name, run in ours.items()}
@@ -187,7 +189,7 @@ def worst_errors(rank: int, engine: str) -> list[float]:
     """Every step's largest error of an averaged gradient, in units of what rounding explains."""
     model = make_model()
     optimizer = ab.DistributedOptimizer(
-        OPTIMIZERS["adam"](model.parameters()), model, engine=engine, config=small("bytescheduler")
+        OPTIMIZERS["adam"](model.parameters()), model, engine=engine, config=small("bytescheduler:fusion")
     )
     alone = make_model()
     errors = []
@@ -220,3 +222,24 @@ def test_four_ranks_average_within_rounding(engine: str) -> None:
     for errors in on_ranks(worst_errors, 4, engine):
         assert len(errors) == STEPS
         assert max(errors) <= 1
+
+
+def compare_options(rank: int) -> list[str]:
+    """What changes when and in which order things happen, and nothing else."""
+    everyone = dist.new_group([0, 1])
+    options: list[dict[str, object]] = [
+        {"engine": engine, **option}
+        for engine in ENGINES
+        for option in ({"cross_step": False}, {"order": "leader"}, {"process_group": everyone})
+    ]
+    wrong = []
+    for optimizer in ("sgd", "adam"):
+        expected = by_ddp(rank, optimizer)
+        for option in options:
+            if not equal(by_autobyte(rank, optimizer, config=small("bytescheduler:fusion"), **option), expected):
+                wrong.append(f"{optimizer} {option}")
+    return wrong
+
+
+def test_no_option_changes_what_is_trained() -> None:
+    assert on_ranks(compare_options, 2) == [[], []]

@@ -20,7 +20,7 @@ class Horovod(Policy):
 
     A message begins when its last tensor is ready: the rest of its cycle, and the negotiation, are not modelled.
 
-    Reference: Horovod (arXiv 1802.05799), sec. 4, "tensor fusion"; version 0.28: 128 MiB, 1 ms.
+    Reference: Horovod (arXiv 1802.05799), sec. 7, "Tensor Fusion"; version 0.28: 128 MiB, 1 ms.
     """
 
     knobs = ("cycle_ms",)

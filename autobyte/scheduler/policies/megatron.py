@@ -14,8 +14,9 @@ FP32 = 4  # bytes of a parameter's main gradient
 class Megatron(Policy):
     """`partition_bytes` is the bucket size; by default max(40 million, 1 million x workers) fp32 parameters.
 
-    Reference: Megatron-LM, core/distributed: `bucket_size` of DistributedDataParallelConfig, so that collectives of
-    many workers do not become latency-bound; buckets of whole tensors in reverse order, beside the backward pass.
+    Reference: Megatron-LM's released code, in no paper: `bucket_size` of core/distributed's
+    DistributedDataParallelConfig, so that collectives of many workers do not become latency-bound; buckets of whole
+    tensors in reverse order, beside the backward pass.
     """
 
     def plan(self, job: Job, config: Config) -> Plan:

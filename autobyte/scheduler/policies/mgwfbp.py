@@ -12,7 +12,8 @@ class MgWfbp(Policy):
     """Whole tensors, last layer first; a gradient joins the message before it if that is worth the wait.
 
     A message that would begin at s takes the next gradient, ready at r, along if it would still be under way then and
-    either has not begun (s > r) or waits less than a start-up (r - s < a).
+    either has not begun (s > r) or waits less than a start-up (r - s < a). Each merge is decided once, from the back:
+    on random jobs the best of all ways to merge is up to 5 % faster.
 
     Reference: MG-WFBP (INFOCOM'19), sec. 4, algorithm 1; one dtype per message.
     """

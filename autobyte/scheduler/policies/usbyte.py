@@ -38,6 +38,8 @@ class UsByte(Policy):
     - `fusion`: 1 (default) lets messages carry several tensors, 0 is as published.
     - `published`: 1 uses the paper's algorithms 1 to 3, whose unit is then `partition_bytes`; they never fuse.
 
+    Both say which algorithm plans: a tuner does not search them.
+
     Reference: US-Byte (TPDS 35(1), 2024, doi 10.1109/TPDS.2023.3331372), algorithms 1 to 3. Its cuts are at rows of a
     tensor's first dimension and its a, B and forward times are constants of its authors' clusters; here any element
     is a place to cut, and the job says what things cost.

@@ -1,0 +1,73 @@
+"""A plan is made from the first window, and made anew within a window when the job drifts."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from autobyte.config import Config
+from autobyte.job import Cluster, Job
+from autobyte.torch.advice import Adviser, Window
+from autobyte.torch.layers import CalledLayer
+from autobyte.torch.planning import unmeasured
+
+RANKS, BYTE_S = 2, 8e-9
+CONFIG = Config(4096, 16384, "usbyte", {"fusion": 1})
+
+
+@pytest.fixture
+def adviser() -> Adviser:
+    model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 300), nn.Linear(300, 10))
+    parameters = dict(model.named_parameters())
+    layers = [
+        CalledLayer(name, module, [(f"{name}.{n}", p) for n, p in module.named_parameters()])
+        for name, module in model.named_children()
+    ]
+    job = Job(unmeasured("net", parameters.items()), Cluster(RANKS))
+    training: Any = SimpleNamespace(job=job, exchange=SimpleNamespace(parameters=parameters))
+    return Adviser(training, layers)
+
+
+def window(*, compute: float = 1.0, wire: float = 1.0) -> Window:
+    """Ten steps, with layer times and seconds per byte so many times as long as usual."""
+    nbytes = 4.0 * 43_410
+    return Window(
+        CONFIG,
+        0,
+        np.full(10, 0.02),
+        np.full((RANKS, 3), 1e-3 * compute),
+        np.full((RANKS, 3), 2e-3 * compute),
+        np.tile([8.0, nbytes, nbytes * BYTE_S * wire], (RANKS, 1)),
+        np.tile([1e-3, BYTE_S * wire], (RANKS, 1)),
+    )
+
+
+def heard(adviser: Adviser, seen: Window) -> dict[str, Any] | None:
+    """What is to be used after a window."""
+    adviser.consult(seen)
+    assert adviser._thread is not None
+    adviser._thread.join(30)
+    assert adviser.failure == ""
+    return adviser.take()
+
+
+def test_the_first_window_brings_a_plan_and_one_like_it_none(adviser: Adviser) -> None:
+    first = heard(adviser, window())
+    assert first is not None
+    assert first["forward_s"] == pytest.approx([1e-3] * 3)
+    assert heard(adviser, window(compute=1.05, wire=0.95)) is None
+
+
+@pytest.mark.parametrize("drift", [{"compute": 1.3}, {"compute": 0.7}, {"wire": 1.4}, {"wire": 0.6}])
+def test_a_job_that_drifts_is_planned_anew_within_one_window(adviser: Adviser, drift: dict[str, float]) -> None:
+    first = heard(adviser, window())
+    again = heard(adviser, window(**drift))
+    assert first is not None
+    assert again is not None
+    if "compute" in drift:
+        assert again["forward_s"] == pytest.approx([1e-3 * drift["compute"]] * 3)
+    else:
+        assert again["bytes_per_s"] == pytest.approx(first["bytes_per_s"] / drift["wire"], rel=0.02)
+    assert heard(adviser, window(**drift)) is None  # from then on that is how it is

@@ -1,0 +1,61 @@
+"""The table of docs/usbyte.md about what each extension is worth. Simulated; a few seconds.
+
+python tools/usbyte_table.py
+"""
+
+import sys
+from pathlib import Path
+
+from judge_tables import fill, markdown
+
+from autobyte.bound import bound_s
+from autobyte.config import Config
+from autobyte.scheduler.policies.ddp import BUCKETS
+from autobyte.simulator.landscape import survey
+from autobyte.units import KIB
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "paper"))
+
+import jobs  # noqa: E402
+
+MODELS = {"vgg16": "VGG16", "resnet50": "ResNet50", "densenet121": "DenseNet121", "gpt2": "GPT-2"}
+MODELS["bert-large"] = "BERT-large"
+ARCHITECTURES = {"allreduce": "ring", "ps": "servers"}
+GBIT, FREE, ONE = 10, 1 << 34, KIB  # a window as good as none, and one message at a time
+UNITS = [256 * KIB << power for power in range(10)]  # 256 KiB … 128 MiB
+
+
+def published(window: int) -> list[Config]:
+    """The paper's algorithms, whose unit is tuned."""
+    return [Config(unit, window, "usbyte", {"published": 1}) for unit in UNITS]
+
+
+def ours(window: int, *, fusion: int) -> list[Config]:
+    """Our search."""
+    return [Config(FREE, window, "usbyte", {"fusion": fusion})]
+
+
+COLUMNS = {
+    "DDP, best bucket": list(BUCKETS),
+    "published, one": published(ONE),
+    "published, window": published(FREE),
+    "our search, no fusion, window": ours(FREE, fusion=0),
+    "fusion, one": ours(ONE, fusion=1),
+    "fusion, window": ours(FREE, fusion=1),
+}
+
+
+def extensions() -> str:
+    """Step over bound of every model and architecture under the best of each column's configs."""
+    body = []
+    for architecture, name in ARCHITECTURES.items():
+        for model, title in MODELS.items():
+            job = jobs.job(model, GBIT, architecture)
+            over = [survey(job, configs).best_s / bound_s(job) for configs in COLUMNS.values()]
+            body.append([f"{title}, {name}", *(f"{ratio:.3f}" for ratio in over)])
+    return markdown(["", *COLUMNS], body)
+
+
+if __name__ == "__main__":
+    fill(ROOT / "docs" / "usbyte.md", {"extensions": extensions()})
