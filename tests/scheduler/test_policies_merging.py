@@ -167,6 +167,20 @@ def test_tac_is_the_forward_order_on_a_chain_of_layers() -> None:
         assert [layer[r] for r in order] == layer
 
 
+def test_tic_agrees_with_the_forward_order_on_a_chain_of_layers() -> None:
+    """TIC is M+ alone, with unit times, worked out once: nothing goes before what an earlier layer needs."""
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        layers = int(rng.integers(1, 6))
+        layer = sorted([*range(layers), *rng.integers(0, layers, 2).tolist()])
+        needs = [[r for r, own in enumerate(layer) if own <= op] for op in range(layers)]
+        plus = [
+            min((len(rs) for rs in needs if r in rs and len(rs) > 1), default=len(layer)) for r in range(len(layer))
+        ]
+        assert plus == sorted(plus)  # those of a tie, the foremost layer and the next, go in either order
+        assert all(layer[r] <= 1 for r in range(len(layer)) if plus.count(plus[r]) > layer.count(layer[r]))
+
+
 @pytest.mark.parametrize(("workers", "parameters"), [(8, 40_000_000), (64, 64_000_000), (1024, 1_024_000_000)])
 def test_megatrons_buckets_grow_with_the_workers(workers: int, parameters: int) -> None:
     job = Job(load("bert-large"), Cluster.uniform(workers, 1.25e9))

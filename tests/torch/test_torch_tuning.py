@@ -123,15 +123,16 @@ def _switches(rank: int, engine: str, order: str, keep: str) -> None:
     optimizer.close()
 
 
+@pytest.mark.parametrize("engine", ["allreduce", "ps"])
 @pytest.mark.parametrize(("tuner", "why"), [("broken", "no idea"), ("hanging", "")])
-def test_a_tuner_that_fails_or_hangs_does_not_hurt(tuner: str, why: str) -> None:
-    on_ranks(_hurts, 2, tuner, why)
+def test_a_tuner_that_fails_or_hangs_does_not_hurt(tuner: str, why: str, engine: str) -> None:
+    on_ranks(_hurts, 2, tuner, why, engine)
 
 
-def _hurts(rank: int, tuner: str, why: str) -> None:
+def _hurts(rank: int, tuner: str, why: str, engine: str) -> None:
     began = time.monotonic()
     logging.getLogger("autobyte").setLevel(logging.CRITICAL)
-    optimizer, used = beside_ddp(rank, tuner=tuner, keep=None)
+    optimizer, used = beside_ddp(rank, tuner=tuner, keep=None, engine=engine)
     report = optimizer.report()
     assert report is not None
     assert why in report.failure or rank
@@ -212,13 +213,17 @@ def test_kept_file_says_what_it_is_for(tmp_path: Path) -> None:
         other.write(path)
 
 
-def test_reconfigure_switches_on_every_rank() -> None:
-    on_ranks(_reconfigures, 2)
+@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+def test_reconfigure_switches_on_every_rank(engine: str) -> None:
+    on_ranks(_reconfigures, 2, engine)
 
 
-def _reconfigures(rank: int) -> None:
+def _reconfigures(rank: int, engine: str) -> None:
+    other = Config(8192 if rank else 4096, 8192, knobs={"fusion": 1})
+    with pytest.raises(CommunicationError, match=r"ranks \[1\] have a plan unlike rank 0's"):
+        ab.DistributedOptimizer(adam(model := make_model()), model, config=other, engine=engine)
     model = make_model()
-    optimizer = ab.DistributedOptimizer(adam(model), model)
+    optimizer = ab.DistributedOptimizer(adam(model), model, engine=engine)
     assert optimizer.training is not None
     for config in (CONFIGS[0], Config(4096, 4096, "p3"), CONFIGS[1]):
         optimizer.reconfigure(config)

@@ -15,8 +15,7 @@ BUCKETS = tuple(Config(size * MIB, size * MIB, "ddp") for size in (1, 4, 25, 100
 class Ddp(Policy):
     """`partition_bytes` is DDP's bucket size; buckets travel strictly in order, and all at once if they are ready.
 
-    Reference: PyTorch DDP (VLDB'20), sec. 3.2.2 (buckets) and 3.2.3 (overlap); `bucket_cap_mb` of 25, first bucket 1 MiB
-    large.
+    Reference: PyTorch DDP (VLDB'20), sec. 3.2.2 and 3.2.3; `bucket_cap_mb` of 25, first bucket 1 MiB.
     """
 
     def plan(self, job: Job, config: Config) -> Plan:

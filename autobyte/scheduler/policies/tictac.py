@@ -14,7 +14,8 @@ class TicTac(Policy):
     Of two transfers, TAC sends a before b if min(P_b, M_a) < min(P_a, M_b), where P is the compute that only this
     transfer holds up and M how long it takes; ties go to the smaller M+, the least total of transfers that some
     compute waits for. In layers that follow each other only the foremost outstanding tensor has P > 0, and M+ grows
-    with the layer: so TAC, and TIC with unit times, both give the forward order, whatever the times.
+    with the layer: so TAC gives the forward order, whatever the times. TIC, which is M+ alone with unit times, gives
+    it too, but for a tie of the two foremost, which may go in either order.
 
     Reference: TicTac (MLSys'19), sec. 4, algorithms 1 to 3, eq. 5; its transfers pass its sender one by one.
     """
