@@ -59,6 +59,7 @@ bench: .venv/test
 gap: .venv/test
 	AUTOBYTE_JOBS=500 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "optimum or 400"
 	AUTOBYTE_JOBS=1000 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "others"
+	$(BIN)/python tools/usbyte_table.py
 
 judge: .venv/test
 	for what in static scenarios replay decisions tables; do \

@@ -45,7 +45,7 @@ def bench(
         bool,
         typer.Option(
             "--real-time",
-            help="ranks wake at once, as on hosts of their own; they may starve the network, and end with an error",
+            help="ranks wake at once, as on hosts of their own; for a machine that does nothing else",
         ),
     ] = False,
     json: JsonOption = False,
