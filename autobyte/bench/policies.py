@@ -1,10 +1,11 @@
 """All policies on the same links, each tuned: what simulation finds best is measured, and the fastest counts.
 
 The search is the same for all: configs drawn from the policy's own space are simulated on a calibrated job, the best
-few and the policy's default are measured, and the fastest of them is measured again.
+few and what training begins with are measured, and the fastest of them is measured again.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,15 @@ from autobyte.comparison.policies import AUTO, Entrant
 from autobyte.config import Config
 from autobyte.simulator.calibrate import EngineCosts
 from autobyte.simulator.landscape import survey
+from autobyte.torch.planning import begin_with
 
 ENGINE = "allreduce"
 DRAWN = 128  # configs of a policy that are simulated
-MEASURED = 3  # of them at most, the policy's default among them
+MEASURED = 3  # of them at most, what training begins with among them
 
 
 def tuned(cell: Cell, name: str, costs: EngineCosts, *, most: int = MEASURED) -> list[Config]:
-    """What to measure of a policy: its default, and what is best by simulation.
+    """What to measure of a policy: what training begins with under it, and what is best by simulation.
 
     Args:
         cell: what it runs on.
@@ -32,11 +34,13 @@ def tuned(cell: Cell, name: str, costs: EngineCosts, *, most: int = MEASURED) ->
     """
     job = costs.price(cell.job(servers=False, wire_dtype=None))
     space = Entrant(name).space(job)
+    first = begin_with(Entrant(name).policy, workers=cell.hosts, servers=False)
+    first = replace(first, knobs=space.default.knobs)
     drawn = qmc.Sobol(len(space.names), seed=0).random(DRAWN) if space.names else []
-    configs = list(dict.fromkeys([space.default, *(space.at(point.tolist()) for point in drawn)]))
+    configs = list(dict.fromkeys([first, *(space.at(point.tolist()) for point in drawn)]))
     land = survey(job, configs, effects=costs.effects)
     ranked = [configs[index] for index in np.argsort(land.step_s, kind="stable")]
-    return list(dict.fromkeys([space.default, *ranked]))[:most]
+    return list(dict.fromkeys([first, *ranked]))[:most]
 
 
 def compared(
