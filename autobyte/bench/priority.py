@@ -20,15 +20,21 @@ DELIVERY = "ksoftirqd/"  # one thread for each core, at work when packets come f
 def undisturbed() -> Iterator[bool]:
     """Give this thread, and the processes that it starts meanwhile, real-time priority; say whether that worked."""
     with contextlib.ExitStack() as undo:
-        try:
-            for process in psutil.process_iter(["name"]):
-                if (process.info["name"] or "").startswith(DELIVERY):
-                    undo.enter_context(_real_time(process.pid, PRIORITY + 1))
-            undo.enter_context(_real_time(0, PRIORITY))
-        except (OSError, AttributeError):  # no right to it, or another system
-            yield False
-            return
-        yield True
+        yield _raised(undo)
+
+
+def _raised(undo: contextlib.ExitStack) -> bool:
+    named = ((process.pid, process.info["name"] or "") for process in psutil.process_iter(["name"]))
+    delivery = [pid for pid, name in named if name.startswith(DELIVERY)]
+    if not delivery:  # of a container's host, say: ranks would starve it
+        return False
+    try:
+        for pid in delivery:
+            undo.enter_context(_real_time(pid, PRIORITY + 1))
+        undo.enter_context(_real_time(0, PRIORITY))
+    except (OSError, AttributeError):  # no right to it, or another system
+        return False
+    return True
 
 
 @contextlib.contextmanager

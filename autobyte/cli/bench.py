@@ -146,7 +146,7 @@ def _cell(
     from autobyte.bench.priority import undisturbed
     from autobyte.cli.compare import write_json
     from autobyte.cli.console import progress
-    from autobyte.errors import FileError
+    from autobyte.errors import FileError, InputError
 
     name = f"{Path(cell.model).stem}-{cell.rate * 8e-6:g}Mbit"
     path = out / f"{name}.json" if out is not None else None
@@ -160,7 +160,9 @@ def _cell(
         return kept
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    with progress(name) as step, undisturbed() if real_time else nullcontext():
+    with progress(name) as step, undisturbed() if real_time else nullcontext(enter_result=True) as granted:
+        if not granted:
+            raise InputError("--real-time needs root, and sight of the kernel's threads: leave it out in containers")
         how = {"steps": settings["steps"], "repeats": settings["repeats"], "progress": step}
         if costs is not None:
             rows = compared(cell, settings["policies"], costs, **how)

@@ -15,6 +15,8 @@ from autobyte.errors import InputError
 from autobyte.scheduler.engines.frames import HELLO, Connection
 from autobyte.torch.control import CommunicationError
 
+LONGEST_S = 32767  # that Linux lets a connection be idle before it looks
+
 
 def connect(
     name: str, *, rank: int, workers: Sequence[int], servers: Sequence[int], timeout: timedelta
@@ -100,7 +102,7 @@ def _admit(listener: socket.socket, token: bytes, expected: Sequence[int], timeo
 
 def _watched(sock: socket.socket, peer: int, timeout: timedelta) -> Connection:
     """A connection that breaks when the peer's host has not answered for so long, with nothing to send, too."""
-    seconds = max(1, int(timeout.total_seconds()))
+    seconds = min(max(1, int(timeout.total_seconds())), LONGEST_S)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", -(-seconds // 2)),

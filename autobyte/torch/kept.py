@@ -10,7 +10,7 @@ from typing import Any, Self
 from autobyte.config import Config
 from autobyte.errors import FileError, InputError
 
-SCHEMA = 2
+SCHEMA, READ = 2, (1, 2)
 SAME_LINK = 0.3  # links whose rates differ by less are taken for the same
 
 _TEMPLATE = """\
@@ -96,8 +96,8 @@ class Kept:
         """
         try:
             data: dict[str, Any] = tomllib.loads(path.read_text())
-            if data.get("schema") != SCHEMA:
-                raise FileError(f"{path} is not a config that AutoByte {SCHEMA} kept; name another file with keep=")
+            if data.get("schema") not in READ:
+                raise FileError(f"{path} is not a config that this AutoByte kept; name another file with keep=")
             found = data["found"]
             return cls(
                 Fingerprint(**data["job"]),
@@ -106,7 +106,7 @@ class Kept:
                 found["tuner"],
                 found["windows"],
                 found["step_ms"] / 1e3,
-                found["first_ms"] / 1e3,
+                found["first_ms" if data["schema"] == SCHEMA else "default_ms"] / 1e3,
             )
         except FileNotFoundError:
             return None

@@ -243,7 +243,7 @@ class DistributedOptimizer(Optimizer, Joinable):
                     clear(parameter)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, when all updates are taken, and the config that is in force."""
+        """The optimizer's state, when all updates are taken, and the config and plan in force."""
         self.flush()
         state = self._optimizer.state_dict()
         if self.training is not None:

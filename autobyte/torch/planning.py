@@ -26,9 +26,11 @@ def begin_with(policy: str, *, workers: int, servers: bool) -> Config:
     if policy == DEFAULT.policy:
         return DEFAULT
     default = POLICIES[policy]().space(Job(_ANY, Cluster(workers, workers if servers else 0))).default
-    # gloo's all-reduces share the wire: a sequence keeps its order one at a time. A fused message is packed before it
-    # leaves, and unpacked when it is back: pieces of 1 MiB were faster than whole messages on three of four models
-    return replace(default, partition_bytes=MIB, credit_bytes=MIB) if policy == "usbyte" else default
+    if policy != "usbyte":
+        return default
+    # gloo's all-reduces share the wire: a sequence keeps its order if little is in flight. A fused message is packed
+    # before it leaves, and unpacked when it is back: pieces of 1 MiB were faster on three of four models
+    return replace(default, partition_bytes=MIB, credit_bytes=min(default.credit_bytes, MIB))
 
 
 def unmeasured(name: str, parameters: Iterable[tuple[str, nn.Parameter]], *, batch_size: int = 1) -> Model:
@@ -71,7 +73,7 @@ def priced(job: Job, *, bytes_per_s: float, per_block_s: float) -> Job:
     return replace(job, cluster=cluster)
 
 
-def kept(job: Job) -> dict[str, Any] | None:
+def measurements(job: Job) -> dict[str, Any] | None:
     """What was measured of a job, as plain JSON for a checkpoint; None if nothing was."""
     if not job.model.compute_s:
         return None
@@ -85,8 +87,8 @@ def kept(job: Job) -> dict[str, Any] | None:
     }
 
 
-def measured_before(job: Job, told: Mapping[str, Any]) -> Job:
-    """The job as a checkpoint's says it was measured."""
+def as_measured(job: Job, told: Mapping[str, Any]) -> Job:
+    """The job with the times and costs that a checkpoint says were measured."""
     tensors = {tensor.name: tensor for tensor in job.model.tensors}
     layers = tuple(
         Layer(name, tuple(replace(tensors[each], layer=index) for each in names), forward_s, backward_s)

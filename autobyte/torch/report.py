@@ -24,7 +24,7 @@ class Report:
         engine: `allreduce` or `ps`.
         wire_dtype: what gradients travel as, None as they are.
         config: in force.
-        default: what tuning began with.
+        default: what training began with.
         tuner: its name, None without.
         trials: what windows showed, by config.
         bound_s: the least step by what was measured (s), None before the first window.
@@ -48,10 +48,14 @@ class Report:
 
     @property
     def gain(self) -> float | None:
-        """Default's step over that of the config in force; None where one was not measured."""
-        if self.default in self.trials and self.config in self.trials:
-            return self.trials[self.default].step_s / self.trials[self.config].step_s
-        return None
+        """The default's step over that of the config in force; None before both were measured.
+
+        Where tuning began with another config, of a checkpoint or a file, it is that one's step.
+        """
+        if self.config not in self.trials:
+            return None
+        first = self.trials.get(self.default) or next(iter(self.trials.values()))
+        return first.step_s / self.trials[self.config].step_s
 
     @property
     def search_cost_s(self) -> float:

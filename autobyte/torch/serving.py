@@ -28,7 +28,7 @@ def serve(
     Args:
         servers: the ranks that serve, this one among them, as `DistributedOptimizer` is told them.
         workers: the ranks that train; by default all others.
-        timeout: after which connecting fails.
+        timeout: after which connecting fails, and a host that does not answer counts as gone.
 
     Raises:
         InputError: this rank is not among the servers, or a worker is.

@@ -29,7 +29,7 @@ from autobyte.torch.connect import connect
 from autobyte.torch.control import Control, first_line
 from autobyte.torch.exchange import Exchange
 from autobyte.torch.mirrors import Mirrors
-from autobyte.torch.planning import DEFAULT, agreed_plan, kept, measured_before, unmeasured
+from autobyte.torch.planning import DEFAULT, agreed_plan, as_measured, measurements, unmeasured
 from autobyte.torch.session import Session
 
 log = logging.getLogger("autobyte")
@@ -156,15 +156,24 @@ class Training:
             config: policy, partition, credit.
             order: of the blocks.
         """
-        self.job, self.config, self._order = job, config, None if order is None else list(order)
-        plan = self._plan(order)
+        before = self.job, self.config
+        self.job, self.config = job, config
+        try:
+            plan = self._plan(order)
+        except InputError:
+            self.job, self.config = before
+            raise
+        self._order = None if order is None else list(order)
         self._prepare(plan)
         self.exchange.use(plan)
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps: config and plan in force, and what they are for."""
-        of = {"parameters": self.fingerprint, "workers": self.size, "engine": self.engine}
-        return {"config": self.config.to_json(), "measured": kept(self.job), "order": self._order} | of
+        job = {"parameters": self.fingerprint, "workers": self.size}
+        wire = {"engine": self.engine, "wire_dtype": self.job.wire_dtype}
+        return (
+            {"config": self.config.to_json(), "measured": measurements(self.job), "order": self._order} | job | wire
+        )
 
     def resume(self, told: Mapping[str, Any]) -> None:
         """Use config and plan of a checkpoint, if it is of the same job. Collective."""
@@ -173,9 +182,15 @@ class Training:
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return
-        measured = told.get("measured") if told.get("engine") == self.engine else None
-        job = measured_before(self.job, measured) if measured else self.job
-        self.replan(job, Config.from_json(told["config"]), told.get("order") if measured else None)
+        config, measured = Config.from_json(told["config"]), told.get("measured")
+        if measured is None or any(told[key] != mine[key] for key in ("engine", "wire_dtype")):
+            self.replan(self.job, config, None)
+            return
+        try:
+            self.replan(as_measured(self.job, measured), config, told["order"])
+        except InputError as error:  # its blocks are cut as another version cuts them
+            log.info("the checkpoint's plan is left aside: %s", error)
+            self.replan(self.job, config, None)
 
     def _plan(self, order: Sequence[int] | None) -> Plan:
         """The plan of the config in force, the same on all ranks. Collective."""

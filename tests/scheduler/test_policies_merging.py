@@ -167,18 +167,21 @@ def test_tac_is_the_forward_order_on_a_chain_of_layers() -> None:
         assert [layer[r] for r in order] == layer
 
 
-def test_tic_agrees_with_the_forward_order_on_a_chain_of_layers() -> None:
-    """TIC is M+ alone, with unit times, worked out once: nothing goes before what an earlier layer needs."""
+def test_tic_agrees_with_the_order_of_the_plan() -> None:
+    """TIC is M+ alone, with unit times: nothing in the plan goes before what has a smaller one."""
     rng = np.random.default_rng(3)
     for _ in range(50):
-        layers = int(rng.integers(1, 6))
-        layer = sorted([*range(layers), *rng.integers(0, layers, 2).tolist()])
-        needs = [[r for r, own in enumerate(layer) if own <= op] for op in range(layers)]
+        job = make_job(
+            *([int(n) for n in rng.integers(1, 99, rng.integers(1, 3))] for _ in range(rng.integers(1, 6)))
+        )
+        layer = job.gradients.layer.tolist()
+        needs = [[r for r, own in enumerate(layer) if own <= op] for op in range(max(layer) + 1)]
         plus = [
             min((len(rs) for rs in needs if r in rs and len(rs) > 1), default=len(layer)) for r in range(len(layer))
         ]
-        assert plus == sorted(plus)  # those of a tie, the foremost layer and the next, go in either order
-        assert all(layer[r] <= 1 for r in range(len(layer)) if plus.count(plus[r]) > layer.count(layer[r]))
+        plan = make_plan(job, default("tictac", job))
+        sent = [plan.tiling.blocks[index].segments[0].tensor for index in plan.tiling.order]
+        assert [plus[r] for r in sent] == sorted(plus)
 
 
 @pytest.mark.parametrize(("workers", "parameters"), [(8, 40_000_000), (64, 64_000_000), (1024, 1_024_000_000)])

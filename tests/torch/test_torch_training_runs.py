@@ -196,6 +196,14 @@ def _measured_plan(rank: int, file: str) -> None:
     assert again.training.job == optimizer.training.job
     train(fresh, again, rank, range(3))
     again.flush()
+    halved, other = with_ab(module := Backwards(*reversed(make_mlp())), sgd(module), wire_dtype="bf16")
+    other.load_state_dict(
+        torch.load(file, weights_only=True)
+    )  # another wire dtype: other blocks, only the config fits
+    assert other.training.config == optimizer.training.config
+    assert not other.training.job.model.compute_s
+    train(halved, other, rank, range(3))
+    other.flush()
 
 
 @pytest.mark.parametrize(("saved", "resumed"), [(2, 3), (3, 1), (1, 2)])

@@ -5,6 +5,7 @@ not begin with the token of this training is closed.
 """
 
 import contextlib
+import logging
 import selectors
 import socket
 import struct
@@ -13,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+
+log = logging.getLogger("autobyte")
 
 HEADER = struct.Struct("!BBxxIII")  # kind, dtype, step, block, payload bytes
 HELLO = struct.Struct("!16sI")  # token, rank
@@ -132,10 +135,17 @@ class Loop:
     Args:
         place, taken: as `Connection.receive` calls them.
         lost: called with a connection and the error that ended it, unless the peer had said goodbye.
+        failed: called with what went wrong in one of these, or in a job; all connections end then.
     """
 
-    def __init__(self, place: Place, taken: Taken, lost: Callable[[Connection, Exception], None]) -> None:
-        self._place, self._taken, self._lost = place, taken, lost
+    def __init__(
+        self,
+        place: Place,
+        taken: Taken,
+        lost: Callable[[Connection, Exception], None],
+        failed: Callable[[ConnectionError], None],
+    ) -> None:
+        self._place, self._taken, self._lost, self._failed = place, taken, lost, failed
         self._selector = selectors.DefaultSelector()
         self._connections: list[Connection] = []
         self._jobs: deque[Callable[[], None]] = deque()
@@ -204,17 +214,24 @@ class Loop:
             self.flush(connection)
 
     def _run(self) -> None:
-        going = True
-        while going:
-            try:
-                going = self._turn()
-            except Exception as error:  # of whoever was called: what comes after it would go to the wrong place
-                for connection in self._connections:
-                    self._end(connection, ConnectionError(f"{type(error).__name__} here: {error}"))
-        for held in list(self._selector.get_map().values()):
-            held.fileobj.close()  # type: ignore[union-attr]
-        self._wake.close()
-        self._selector.close()
+        try:
+            while self._turned():
+                pass
+        finally:
+            for held in list(self._selector.get_map().values()):
+                held.fileobj.close()  # type: ignore[union-attr]
+            self._wake.close()
+            self._selector.close()
+
+    def _turned(self) -> bool:
+        try:
+            return self._turn()
+        except Exception as error:  # of whoever was called: what comes after it would go to the wrong place
+            log.exception("an engine has failed on this rank")
+            self._failed(ConnectionError(f"{type(error).__name__} on this rank: {error}"))
+            for connection in self._connections:
+                self._close(connection)
+            return True
 
     def _turn(self) -> bool:
         """Do what is to be done, wait for more to come; whether there may be any."""
@@ -243,8 +260,13 @@ class Loop:
             self._end(connection, error)
 
     def _end(self, connection: Connection, error: Exception) -> None:
-        if connection.sock.fileno() >= 0:
-            self._selector.unregister(connection.sock)
-            connection.sock.close()
-            if not connection.ended:
-                self._lost(connection, error)
+        if self._close(connection) and not connection.ended:
+            self._lost(connection, error)
+
+    def _close(self, connection: Connection) -> bool:
+        """Whether it was open."""
+        if connection.sock.fileno() < 0:
+            return False
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+        return True

@@ -47,7 +47,7 @@ class Halves(Engine):
         self._arriving: dict[Connection, Tensor] = {}
         self._shares: dict[int, dict[int, Tensor | None]] = defaultdict(dict)  # gathered, by block and rank
         self._broken: ConnectionError | None = None
-        self._loop = Loop(self._place, self._taken, self._lost)
+        self._loop = Loop(self._place, self._taken, self._lost, self._fail)
         self._loop.start(list(connections.values()))
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:

@@ -27,7 +27,7 @@ class Led(Engine):
         self._held: dict[int, tuple[Block, Sent, Done]] = {}
         self._picks: deque[int] = deque()
         self._broken: ConnectionError | None = None
-        self._loop = Loop(lambda *_: memoryview(bytearray()), self._taken, self._lost)
+        self._loop = Loop(lambda *_: memoryview(bytearray()), self._taken, self._lost, self._fail)
         self._loop.start(list(connections))
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
@@ -62,10 +62,17 @@ class Led(Engine):
 
     def _issue(self) -> None:
         while self._picks and self._picks[0] in self._held:
-            self._engine.start(*self._held.pop(self._picks.popleft()))
+            block, sent, done = self._held.pop(self._picks.popleft())
+            try:
+                self._engine.start(block, sent, done)
+            except Exception as error:  # of a network that is gone, say
+                done(block, error)
 
     def _lost(self, connection: Connection, error: Exception) -> None:
-        self._broken = ConnectionError(f"rank {connection.peer} is gone: {error}")
+        self._fail(ConnectionError(f"rank {connection.peer} is gone: {error}"))
+
+    def _fail(self, error: ConnectionError) -> None:
+        self._broken = error
         held, self._held = list(self._held.values()), {}
         for block, _sent, done in held:
             done(block, self._broken)

@@ -69,7 +69,7 @@ class ParameterServer(Engine):
         self._arriving: dict[Connection, Tensor] = {}
         self._steps: dict[int, int] = defaultdict(int)  # how often each block was started here
         self.broken: ConnectionError | None = None
-        self._loop = Loop(self._place, self._taken, self._lost)
+        self._loop = Loop(self._place, self._taken, self._lost, self._fail)
         self._loop.start([*self._to_server.values(), *self._to_worker.values()])
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
