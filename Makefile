@@ -81,9 +81,10 @@ grid: .venv/test
 shaped: .venv/test
 	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit,2Gbit,500Mbit --windows 4 --repeats 1 --wire fp32 --real-time \
 		--out docs/data/bench
+	$(BIN)/autobyte bench --model vgg16 --size-scale 0.1 --repeats 1 --real-time --out docs/data/reach
 	for model in vgg16 gpt2 resnet50 densenet121; do \
 		$(BIN)/autobyte bench --model $$model --compute 0.4s --steps 8 --rate 1Gbit --real-time --out docs/data/policies \
-			--repeats $$([ $$model = gpt2 ] && echo 2 || echo 1) --calibration paper/data/testbed_calibration.json \
+			--repeats 1 --calibration paper/data/testbed_calibration.json \
 			--policies fifo,wfbp,ddp,horovod,mgwfbp,p3,tictac,bytescheduler:fusion=1,usbyte,dear,auto || exit 1; \
 	done
 	$(BIN)/python tools/live_tuners.py
