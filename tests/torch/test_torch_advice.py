@@ -11,7 +11,8 @@ from autobyte.config import Config
 from autobyte.job import Cluster, Job
 from autobyte.torch.advice import Adviser, Window
 from autobyte.torch.layers import CalledLayer
-from autobyte.torch.planning import unmeasured
+from autobyte.torch.planning import begin_with, unmeasured
+from autobyte.units import KIB, MIB
 
 RANKS, BYTE_S = 2, 8e-9
 CONFIG = Config(4096, 16384, "usbyte", {"fusion": 1})
@@ -71,3 +72,8 @@ def test_a_job_that_drifts_is_planned_anew_within_one_window(adviser: Adviser, d
     else:
         assert again["bytes_per_s"] == pytest.approx(first["bytes_per_s"] / drift["wire"], rel=0.02)
     assert heard(adviser, window(**drift)) is None  # from then on that is how it is
+
+
+@pytest.mark.parametrize(("servers", "credit"), [(False, MIB), (True, KIB)])
+def test_usbyte_begins_with_pieces_that_are_soon_packed(servers: bool, credit: int) -> None:
+    assert begin_with("usbyte", workers=4, servers=servers) == Config(MIB, credit, "usbyte", {"fusion": 1})
