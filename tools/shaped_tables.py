@@ -59,9 +59,15 @@ def reach() -> str:
     """What was asked for: VGG16 scaled to a tenth, every scheduler of the bench, as it is and compressed."""
     ((_, _, rows),) = cells("reach")
     body = [
-        [SCHEDULERS[row["scheduler"]], ENGINES[row["architecture"]], row["wire_dtype"] or "fp32"]
-        + [label(row["config"]) if row["config"] else "", _ms(row["step_s"]), f"{row['over_bound']:.2f}x"]
-        + [f"{row['speedup_over_ddp']:.2f}x"]
+        [
+            SCHEDULERS[row["scheduler"]],
+            ENGINES[row["architecture"]],
+            row["wire_dtype"] or "fp32",
+            label(row["config"]),
+            _ms(row["step_s"]),
+            f"{row['over_bound']:.2f}x",
+            f"{row['speedup_over_ddp']:.2f}x",
+        ]
         for row in rows
     ]
     return markdown(["scheduler", "", "wire", "config", "step", "over bound", "over DDP at its best"], body)
@@ -98,5 +104,7 @@ def _ms(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    made = {"reach": reach(), "cells": schedulers(), "policies": policies(), "configs": configs()}
+    made = {"cells": schedulers(), "policies": policies(), "configs": configs()}
+    if (DATA / "reach").exists():
+        made["reach"] = reach()
     fill(ROOT / "docs" / "benchmarks.md", made)

@@ -40,6 +40,8 @@ def _raised(undo: contextlib.ExitStack) -> bool:
 @contextlib.contextmanager
 def _real_time(pid: int, priority: int) -> Iterator[None]:
     before = os.sched_getscheduler(pid), os.sched_getparam(pid)
+    if pid and before == (os.SCHED_RR, os.sched_param(priority)):  # left so by a run that was killed
+        before = os.SCHED_OTHER, os.sched_param(0)
     os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(priority))
     try:
         yield
