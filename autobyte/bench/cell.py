@@ -26,7 +26,7 @@ from autobyte.job import Model
 from autobyte.models import find
 
 WARMUP = 6  # steps: the first is synchronous, three measure layers, two switch to the plan made from them
-AUDITIONS = 105  # steps until `auto` has measured its seven candidates, one window each
+AUDITIONS = 150  # steps until `auto` has measured its seven candidates, and three of them again, a window each
 AFTER_SWITCH = 3  # steps until a switch has taken effect
 
 Step = Callable[[], None]
