@@ -128,7 +128,7 @@ class Training:
         scale = 1 / self.size if average else None
         self.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype)
         self._order: list[int] | None = None
-        plan = self._plan(None)
+        plan = self._plan(self.job, self.config, None)
         members = {parameter for group_ in optimizer.param_groups for parameter in group_["params"]}
         made = self._engine = ENGINES[engine](self, timeout)
         self._prepare(plan)
@@ -156,24 +156,22 @@ class Training:
             config: policy, partition, credit.
             order: of the blocks.
         """
-        before = self.job, self.config
-        self.job, self.config = job, config
-        try:
-            plan = self._plan(order)
-        except InputError:
-            self.job, self.config = before
-            raise
-        self._order = None if order is None else list(order)
+        plan = self._plan(job, config, order)
+        self.job, self.config, self._order = job, config, None if order is None else list(order)
         self._prepare(plan)
         self.exchange.use(plan)
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps: config and plan in force, and what they are for."""
-        job = {"parameters": self.fingerprint, "workers": self.size}
-        wire = {"engine": self.engine, "wire_dtype": self.job.wire_dtype}
-        return (
-            {"config": self.config.to_json(), "measured": measurements(self.job), "order": self._order} | job | wire
-        )
+        return {
+            "config": self.config.to_json(),
+            "measured": measurements(self.job),
+            "order": self._order,
+            "parameters": self.fingerprint,
+            "workers": self.size,
+            "engine": self.engine,
+            "wire_dtype": self.job.wire_dtype,
+        }
 
     def resume(self, told: Mapping[str, Any]) -> None:
         """Use config and plan of a checkpoint, if it is of the same job. Collective."""
@@ -192,9 +190,9 @@ class Training:
             log.info("the checkpoint's plan is left aside: %s", error)
             self.replan(self.job, config, None)
 
-    def _plan(self, order: Sequence[int] | None) -> Plan:
-        """The plan of the config in force, the same on all ranks. Collective."""
-        plan = agreed_plan(self.job, self.config, order)
+    def _plan(self, job: Job, config: Config, order: Sequence[int] | None) -> Plan:
+        """A config's plan, the same on all ranks. Collective."""
+        plan = agreed_plan(job, config, order)
         if self.order == LEADER:
             plan = plan.with_sequence(None)
         self.control.agree("a plan", plan.digest)
