@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class Twin(Tuner):
         self._rows = [(config.partition_bytes, *config.knobs.values()) for config in self._candidates]
         self._calibration = Calibration(self._load)
         self._loads: dict[tuple[int, tuple[float, ...], int, int], Load] = {}
-        self._simulated: dict[int, tuple[float, float]] = {}  # of a remembered window, under an overhead
+        self._simulated: WeakKeyDictionary[Window, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
         self._unseen: list[tuple[Config, float, float]] = []  # windows without statistics
         self._misses = Misses()
         self._pace = Backoff()
@@ -172,13 +173,11 @@ class Twin(Tuner):
         """What the simulation says of a window that was measured (s)."""
         assert self._predictor is not None
         overhead = self._calibration.overhead
-        known = self._simulated.get(id(window))
+        known = self._simulated.get(window)
         if known is None or abs(known[0] / overhead - 1) > 0.01:
             state = self._calibration.of(window)
             known = overhead, float(self._predictor.step_s(state, [window.config], np.ones(1))[0])
-            kept = {id(other) for other in self._calibration.windows}
-            self._simulated = {key: value for key, value in self._simulated.items() if key in kept}
-            self._simulated[id(window)] = known
+            self._simulated[window] = known
         return max(known[1], 1e-12)
 
     def _measured(self) -> tuple[Floats, Floats]:

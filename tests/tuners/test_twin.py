@@ -105,6 +105,19 @@ def test_on_a_flat_noisy_landscape_it_rests() -> None:
     assert sum(a != b for a, b in pairwise(configs[10:])) <= 1
 
 
+def test_what_it_remembers_of_a_window_is_of_that_window() -> None:
+    """Not of one that is forgotten, whose place in memory it took."""
+    job = make_job()
+    twin = make_twin(job)
+    tune(twin, World(job), SPACE, budget=1)
+    (first,) = twin._calibration.windows
+    for config in [Config(1 << 20, 1 << 20), Config(1 << 26, 1 << 26), Config(1 << 18, 1 << 24)]:
+        window = replace(first, config=config)
+        anew_s = Simulated(job).step_s(twin._calibration.of(window), [config], np.ones(1))[0]
+        assert twin._simulated_s(window) == pytest.approx(anew_s)
+        del window
+
+
 def test_pruning_changes_next_to_nothing() -> None:
     job, effects = make_job("bert-base", gbit=6.0), Effects(incast=0.02, inflight_bytes=100e6)
     pruned = regrets(job, effects=effects, windows=4)
