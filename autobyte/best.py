@@ -12,6 +12,7 @@ from autobyte.trace import Measurement
 
 CHANGED = 0.1  # relative, of step time, compute, or a link's rate
 NOISE = 4.0  # standard errors that a step time must differ by besides
+JITTER = 0.05  # of a single step, at least: one that was measured once or twice cannot say how noisy it is
 SURE = 2.0  # standard errors by which another config must beat the default
 
 
@@ -58,7 +59,7 @@ def changed(before: Measurement, now: Measurement) -> bool:
     """
     if before.config != now.config:
         return False
-    error = math.hypot(before.error, now.error)
+    error = math.hypot(*(max(w.error, JITTER / math.sqrt(len(w.step_s) - w.warmup)) for w in (before, now)))
     if abs(now.mean_s / max(before.mean_s, 1e-12) - 1) > max(CHANGED, NOISE * error):
         return True
     old, new = before.stats, now.stats

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from autobyte.best import best_config
+from autobyte.best import best_config, changed
 from autobyte.config import Config
 from autobyte.trace import Measurement
 
@@ -50,3 +50,12 @@ def test_a_favourite_is_kept_while_noise_could_explain_what_it_lacks() -> None:
     assert best_config([*windows, close], DEFAULT, favourite=B) == B
     assert best_config([*windows, far], DEFAULT, favourite=B) == A
     assert best_config(windows, DEFAULT, favourite=B) == A  # never measured
+
+
+def test_a_single_step_does_not_tell_that_the_job_has_changed() -> None:
+    """Windows that were given up on: one step each after the warm-up."""
+    whole = [window(A, 1.0, seed=1), window(A, 1.2, seed=2)]
+    short = [Measurement(A, 0, (s, s, s), warmup=2) for s in (1.0, 1.2, 1.5)]
+    assert changed(*whole)
+    assert not changed(short[0], short[1])
+    assert changed(short[0], short[2])

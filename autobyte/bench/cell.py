@@ -24,6 +24,7 @@ import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.job import Model
 from autobyte.models import find
+from autobyte.tuning import WINDOW
 
 WARMUP = 6  # steps: the first is synchronous, three measure layers, two switch to the plan made from them
 AUDITIONS = 150  # steps until `auto` has measured its seven candidates, and three of them again, a window each
@@ -121,6 +122,8 @@ def _settle(step: Step, optimizer: ab.DistributedOptimizer) -> None:
         report = optimizer.report()
         planned[0] = report is not None and report.bound_s is not None
         dist.broadcast(planned, 0)
+    for _ in range(WINDOW + AFTER_SWITCH):  # the first plan is made from three steps, and again from a window
+        step()
 
 
 def _tuned(step: Step, optimizer: ab.DistributedOptimizer, windows: int, steps: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autobyte.testbed import Launch
     from autobyte.torch.probe import Spec
 
-SIZES = "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB"
+SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,8MiB,16MiB"
 TIMEOUT_S = 1800.0
 
 
@@ -134,9 +134,12 @@ def _measured(spec: "Spec", start: "Callable[[list[str]], Launch]") -> list[dict
 
 def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", *, json: bool) -> None:
     from autobyte.cli.console import print_json, print_line, print_table
+    from autobyte.units import format_rate
 
+    costs = {engine: _cost([row for row in rows if row["engine"] == engine]) for engine in spec.engines}
     if json:
-        print_json({"what": "measured", "ranks": ranks, "where": where, "in_flight": spec.in_flight, "rows": rows})
+        told = {"ranks": ranks, "where": where, "in_flight": spec.in_flight, "rows": rows, "costs": costs}
+        print_json({"what": "measured"} | told)
         return
     blocks = "one block at a time" if spec.in_flight == 1 else f"{spec.in_flight} blocks at a time"
     print_line(f"{ranks} ranks {where} · {blocks} · measured")
@@ -155,3 +158,19 @@ def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", 
         for row in rows
     ]
     print_table(columns, cells, spare=("count", "type"))
+    for engine, cost in costs.items():
+        if cost is not None:
+            rate = format_rate(1 / cost["s_per_byte"])
+            print_line(f"{engine}: a block of s bytes takes {1e3 * cost['start_s']:.3g} ms + s / {rate}")
+
+
+def _cost(rows: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+    """The line through one engine's rows; none where they are too few or too like each other."""
+    from autobyte.errors import InputError
+    from autobyte.scheduler.alpha_beta import AlphaBeta
+
+    try:
+        cost = AlphaBeta.fit([row["size_bytes"] for row in rows], [row["time_s"] for row in rows])
+    except InputError:
+        return None
+    return {"start_s": cost.start_s, "s_per_byte": cost.s_per_byte}

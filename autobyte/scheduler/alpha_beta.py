@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from scipy.optimize import nnls
 
 from autobyte.errors import InputError
 from autobyte.job import Cluster, Floats, Job
@@ -82,11 +83,9 @@ class AlphaBeta:
                 f"a cost model needs messages of different sizes, got {span}; measure some twice as large"
             )
         line = np.stack([np.ones_like(sizes), sizes], axis=1) / times[:, None]
-        (start_s, s_per_byte), *_ = np.linalg.lstsq(line, np.ones_like(times), rcond=None)
-        if s_per_byte < 0:
-            raise InputError(f"larger messages took less time ({s_per_byte:.2e} s per byte); measure again")
-        if start_s < 0:  # noise: the best line through the origin
-            start_s, s_per_byte = 0.0, line[:, 1].sum() / (line[:, 1] ** 2).sum()
+        (start_s, s_per_byte), _ = nnls(line, np.ones_like(times))
+        if not s_per_byte:
+            raise InputError("larger messages took no more time than smaller ones; measure again")
         return cls(float(start_s), float(s_per_byte))
 
     def seconds(self, nbytes: float) -> float:

@@ -18,7 +18,7 @@ from autobyte.torch.planning import planned_order, priced, timed
 from autobyte.torch.search import Search, Trial
 from autobyte.torch.training import Training
 from autobyte.trace import Measurement, RuntimeStats
-from autobyte.tuning import WARMUP, Tuning
+from autobyte.tuning import WARMUP, WINDOW, Tuning
 
 log = logging.getLogger("autobyte")
 
@@ -35,7 +35,6 @@ class Window:
         step_s: of the rank whose median is largest, shape [steps] (s).
         forward_s, backward_s: shape [ranks, layers] (s).
         totals: blocks, bytes, and seconds that the link was busy with them, shape [ranks, 3].
-        fitted: seconds per block and per byte by this window alone, shape [ranks, 2].
     """
 
     config: Config
@@ -44,7 +43,6 @@ class Window:
     forward_s: Floats
     backward_s: Floats
     totals: Floats
-    fitted: Floats
 
     @property
     def per_byte_s(self) -> Floats:
@@ -57,15 +55,20 @@ class Window:
         """The rank whose layers take longest."""
         return int((self.forward_s + self.backward_s).sum(axis=1).argmax())
 
-    def drifted(self, now: "Window") -> bool:
-        """Whether the same plan should be made again from new measurements."""
+    def holds(self, now: "Window") -> bool:
+        """Whether a plan made from this window would be no better for being made from a new one.
+
+        One that was made from less than a window, as the first, is made again.
+        """
+        if len(self.step_s) < WINDOW:
+            return False
         before = (self.forward_s + self.backward_s)[self.slowest]
         after = (now.forward_s + now.backward_s)[now.slowest]
         compute = np.abs(after - before).sum() / max(before.sum(), 1e-9)
         if self.config != now.config:  # other blocks cost differently
-            return bool(compute > DRIFT)
+            return bool(compute <= DRIFT)
         wire = np.median(now.per_byte_s) / max(np.median(self.per_byte_s), 1e-15) - 1
-        return bool(max(compute, abs(wire)) > DRIFT)
+        return bool(max(compute, abs(wire)) <= DRIFT)
 
 
 class Adviser:
@@ -109,7 +112,12 @@ class Adviser:
         self._thread.start()
 
     def hopeless(self, steps: Sequence[float]) -> bool:
-        """Whether a window under way is so much slower than the best that its end need not be waited for."""
+        """Whether a window under way is so much slower than the best that its end need not be waited for.
+
+        One step more is taken before all have heard of it; at least that one must be left after the warm-up.
+        """
+        if len(steps) < WARMUP:
+            return False
         best = min((trial.step_s for trial in self.trials.values()), default=np.inf)
         return max(steps, default=0.0) > 3 * best or min(steps[WARMUP:], default=0.0) > 1.5 * best
 
@@ -128,21 +136,27 @@ class Adviser:
             self.tuning.close()
             self.tuning = None
 
-    def measured_job(self, window: Window) -> Job:
-        """The job as a window showed it: layer times, and links that cost what blocks did."""
+    def measured_job(self, window: Window, costs: tuple[float, float] | None = None) -> Job:
+        """The job as a window showed it: layer times, and links that cost what blocks did.
+
+        Args:
+            window: the latest.
+            costs: seconds per block and per byte; by default what they cost whatever the config.
+        """
+        per_block_s, per_byte_s = costs or (self._costs.per_block_s, self._costs.per_byte_s)
         job, slowest = self._training.job, window.slowest
         names = self._training.exchange.parameters
         times = window.forward_s[slowest].tolist(), window.backward_s[slowest].tolist()
-        rate = float(job.cluster.traffic.max()) / max(self._costs.per_byte_s, 1e-12)
+        rate = float(job.cluster.traffic.max()) / max(per_byte_s, 1e-12)
         job = replace(job, model=timed(job.model, self._layers, names, *times))
-        return priced(job, bytes_per_s=rate, per_block_s=self._costs.per_block_s)
+        return priced(job, bytes_per_s=rate, per_block_s=per_block_s)
 
     def _think(self, window: Window) -> None:
         began_s = time.thread_time()
         try:
-            self._costs.add(window.config, np.median(window.totals, axis=0), np.median(window.fitted, axis=0))
+            self._costs.add(window.config, np.median(window.totals, axis=0))
             config = self._choose(window)
-            same = self._planned is not None and config == window.config and not self._planned.drifted(window)
+            same = config == window.config and self._planned is not None and self._planned.holds(window)
             answer = None if same else self._plan(window, config)
         except Exception as error:  # whatever it is, training goes on as it is
             self.failure = f"{type(error).__name__}: {error}"
@@ -189,7 +203,7 @@ class Adviser:
 
     def _plan(self, window: Window, config: Config) -> dict[str, Any]:
         self._planned = window
-        job = self.measured_job(window)
+        job = self.measured_job(window, self._costs.at_best())
         return {
             "config": config.to_json(),
             "forward_s": [layer.forward_s for layer in job.model.layers],

@@ -12,7 +12,7 @@ import torch
 from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.torch.advice import Adviser, Window
-from autobyte.torch.costs import affine, totals
+from autobyte.torch.costs import totals
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import priced, timed
 from autobyte.torch.times import LayerTimes
@@ -118,12 +118,10 @@ class Online:
     def _end_window(self) -> None:
         rows = self._training.control.gather(torch.from_numpy(self._numbers())).numpy()
         if self.adviser is not None:
-            times = rows[:, WINDOW:-5].reshape(-1, 2, len(self._layers))
+            times = rows[:, WINDOW:-3].reshape(-1, 2, len(self._layers))
             steps = max(rows[:, : len(self._steps)], key=np.median)
             config = self._training.config
-            self.adviser.consult(
-                Window(config, self._first, steps, times[:, 0], times[:, 1], rows[:, -5:-2], rows[:, -2:])
-            )
+            self.adviser.consult(Window(config, self._first, steps, times[:, 0], times[:, 1], rows[:, -3:]))
         self._planned = True
         self.reset()
 
@@ -134,4 +132,4 @@ class Online:
         if self._samples:  # else the window ended before layers were timed
             self._layer_s = np.median(np.array(self._samples), axis=0)
         passages = list(self._training.session.runner.passages)
-        return np.concatenate([steps, self._layer_s.ravel(), totals(passages), affine(passages)])
+        return np.concatenate([steps, self._layer_s.ravel(), totals(passages)])

@@ -18,6 +18,7 @@ from autobyte.units import MIB
 
 #: What training begins with: ByteScheduler's sizes, small tensors fused.
 DEFAULT = Config(4_000_000, 16_000_000, knobs={"fusion": 1})
+SLOWER = (1.0, 0.9, 0.8)  # parts of the measured rate that orders are made for
 _ANY = Model("any", (Layer("any", (), 0.0, 0.0),), 1)  # defaults do not depend on the model
 
 
@@ -122,6 +123,20 @@ def agreed_plan(job: Job, config: Config, order: Sequence[int] | None = None) ->
 
 
 def planned_order(job: Job, config: Config) -> list[int] | None:
-    """The order in which the core starts blocks in virtual time, on the measured job; None if the policy has one."""
+    """The order in which blocks start on the measured job; None if the policy has one.
+
+    In virtual time the core starts the most urgent block that is there. The order it makes is then kept, and waits
+    for a block that is late: what is best to do now need not be best to have agreed on. On a slower link urgent
+    blocks overtake later, so orders are made for such links as well; the one that is fastest on this link stays.
+
+    Args:
+        job: as it was measured, on links that cost what blocks did (`priced`).
+        config: whose order it is.
+    """
     plan = make_plan(job, config)
-    return None if plan.sequence is not None else [int(index) for index in simulate(plan, iterations=1).order]
+    if plan.sequence is not None:
+        return None
+    rate, per_block_s = job.cluster.up_bytes_per_s[0], job.cluster.overhead_s[0]
+    links = [priced(job, bytes_per_s=rate * part, per_block_s=per_block_s) for part in SLOWER]
+    orders: list[list[int]] = [simulate(replace(plan, job=link)).order.tolist() for link in links]
+    return min(orders, key=lambda order: float(simulate(plan.with_sequence(order)).step_s[-1]))

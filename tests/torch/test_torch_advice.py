@@ -1,5 +1,6 @@
 """A plan is made from the first window, and made anew within a window when the job drifts."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,8 @@ from autobyte.job import Cluster, Job
 from autobyte.torch.advice import Adviser, Window
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import begin_with, unmeasured
+from autobyte.torch.search import Trial
+from autobyte.tuning import WARMUP
 from autobyte.units import KIB, MIB
 
 RANKS, BYTE_S = 2, 8e-9
@@ -41,7 +44,6 @@ def window(*, compute: float = 1.0, wire: float = 1.0) -> Window:
         np.full((RANKS, 3), 1e-3 * compute),
         np.full((RANKS, 3), 2e-3 * compute),
         np.tile([8.0, nbytes, nbytes * BYTE_S * wire], (RANKS, 1)),
-        np.tile([1e-3, BYTE_S * wire], (RANKS, 1)),
     )
 
 
@@ -61,6 +63,12 @@ def test_the_first_window_brings_a_plan_and_one_like_it_none(adviser: Adviser) -
     assert heard(adviser, window(compute=1.05, wire=0.95)) is None
 
 
+def test_a_plan_made_from_less_than_a_window_is_made_again(adviser: Adviser) -> None:
+    assert heard(adviser, replace(window(), step_s=np.full(3, 0.02))) is not None
+    assert heard(adviser, window()) is not None
+    assert heard(adviser, window()) is None
+
+
 @pytest.mark.parametrize("drift", [{"compute": 1.3}, {"compute": 0.7}, {"wire": 1.4}, {"wire": 0.6}])
 def test_a_job_that_drifts_is_planned_anew_within_one_window(adviser: Adviser, drift: dict[str, float]) -> None:
     first = heard(adviser, window())
@@ -72,6 +80,14 @@ def test_a_job_that_drifts_is_planned_anew_within_one_window(adviser: Adviser, d
     else:
         assert again["bytes_per_s"] == pytest.approx(first["bytes_per_s"] / drift["wire"], rel=0.02)
     assert heard(adviser, window(**drift)) is None  # from then on that is how it is
+
+
+def test_no_window_is_given_up_before_it_has_a_step_that_counts(adviser: Adviser) -> None:
+    adviser.trials[CONFIG] = Trial(windows=1, step_s=0.02)
+    assert not adviser.hopeless([9.0] * (WARMUP - 1))
+    assert adviser.hopeless([9.0] * WARMUP)
+    assert adviser.hopeless([0.02] * WARMUP + [0.031])
+    assert not adviser.hopeless([0.02] * WARMUP + [0.029])
 
 
 @pytest.mark.parametrize(("servers", "credit"), [(False, MIB), (True, KIB)])

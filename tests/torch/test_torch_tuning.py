@@ -294,7 +294,12 @@ def _hopeless(rank: int) -> None:
         slow = optimizer.training.config == CONFIGS[0]
         steps.append(slow)
         if slow:
-            time.sleep(0.05)
+            time.sleep(0.3)
 
     train(model, optimizer, rank, STEPS, see)
     assert 3 <= sum(steps) < 10  # not the ten of a window
+    assert not steps[-1]
+    report = optimizer.report()
+    assert report is not None
+    assert report.failure == ""
+    assert rank or CONFIGS[0] in report.trials
