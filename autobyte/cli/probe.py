@@ -39,7 +39,8 @@ def probe(
     """Measure the engines, in the columns of nccl-tests.
 
     algbw is size over time; busbw is what the busiest direction of a link carried, 2(n-1)/n of it: compare it with
-    what the link can. Started by torchrun, it measures the ranks that there are.
+    what the link can. Eight sizes, as by default, tell what a block costs besides its bytes. Started by torchrun, it
+    measures the ranks that there are.
 
     \b
     autobyte probe

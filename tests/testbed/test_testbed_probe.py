@@ -83,6 +83,22 @@ def test_the_table_has_the_columns_of_nccl_tests(
     assert row.split() == ["allreduce", "1000000", "250000", "float32", "20000.0", "0.0500", "0.0750", "0"]
 
 
+def test_sizes_enough_give_the_cost_of_a_block(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        asdict(Row("ps", size, size // 4, "float32", 2e-3 + size / 1e8, 1.0, 1.0, 0))
+        for size in (2**k for k in range(14, 22))
+    ]
+    monkeypatch.setattr(command, "_measured", lambda spec, start: rows)
+    assert run(["probe", "--workers", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "ps: a block of s bytes takes 2 ms + s / 800 Mbit/s"
+    assert run(["probe", "--workers", "2", "--json"]) == 0
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert costs["allreduce"] is None  # no rows of it
+    assert costs["ps"] == pytest.approx({"start_s": 2e-3, "s_per_byte": 1e-8})
+
+
 @needs_namespaces
 def test_a_large_block_fills_a_shaped_link_and_no_more() -> None:
     words = ("--hosts", "2", "--rate", "200Mbit", "--sizes", "4MiB", "--iterations", "3", "--warmup", "1", "--json")

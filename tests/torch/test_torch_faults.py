@@ -120,8 +120,8 @@ def _killed(rank: int, engine: str, when: str) -> None:
 
 
 def test_a_rank_that_is_stopped_for_less_than_the_timeout_changes_nothing() -> None:
-    both = at_once(_stopped, 2, (1,), 20.0)
-    _stop_and_go([(ranks, 1) for ranks in both], 3.0)
+    both = at_once(_stopped, 2, (1,), 40.0)
+    _stop_and_go([(ranks, 1) for ranks in both], 10.0)
     for ranks in both:
         assert ranks.results() == [True, True]
 
@@ -129,7 +129,7 @@ def test_a_rank_that_is_stopped_for_less_than_the_timeout_changes_nothing() -> N
 def test_a_rank_that_is_stopped_for_longer_is_named() -> None:
     """Rank 0 is the host of the store through which the silent one is found out."""
     stopped = [(ranks, rank) for rank in (0, 1) for ranks in at_once(_stopped, 2, (rank,), 2.0)]
-    _stop_and_go(stopped, 7.0)
+    _stop_and_go(stopped, 10.0)
     for ranks, rank in stopped:
         outcomes = ranks.outcomes()
         waited = said(outcomes[1 - rank])
