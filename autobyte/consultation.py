@@ -60,6 +60,8 @@ class Consultation:
     def consult(self, number: int, measurement: Measurement) -> Answer | None:
         """Tell and ask; None if the tuner has not answered in time, nor to an earlier question."""
         late = self._latest()
+        if late is not None and late.failure:
+            return late
         _tell(self._told, (number, measurement))
         deadline_s = time.monotonic() + self._patience_s
         while True:

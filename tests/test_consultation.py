@@ -128,9 +128,14 @@ def test_what_fails_at_work_is_a_failure(caplog: pytest.LogCaptureFixture) -> No
         def work(self) -> None:
             raise RuntimeError("work")
 
-    tuning = Tuning(Failing(at=""), SPACE)
+    tuning = Tuning(Failing(at=""), SPACE, patience_s=30.0)
+    configs, began_s = [], time.monotonic()
     with caplog.at_level(logging.ERROR):
-        assert [tuning.observe(window(number)) for number in range(3)] == [A, DEFAULT, DEFAULT]
+        for number in range(3):
+            configs.append(tuning.observe(window(number)))
+            time.sleep(0.1)  # it has failed by now
+    assert configs == [A, DEFAULT, DEFAULT]
+    assert time.monotonic() - began_s < 10  # nobody waits for who is gone
     assert [decision.failure for decision in tuning.decisions] == ["", "RuntimeError: work", ""]
 
 

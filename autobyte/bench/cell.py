@@ -138,6 +138,8 @@ def _tuned(step: Step, optimizer: ab.DistributedOptimizer, windows: int, steps: 
         done[0] = spent >= windows
         dist.broadcast(done, 0)
     search_s = time.perf_counter() - began
+    for _ in range(2 * WINDOW):  # its last decision may still be thought about
+        step()
     measured = timed(step, warmup=AFTER_SWITCH, steps=steps)
     found = optimizer.report()
     told = found.to_json() if found is not None else {}

@@ -96,6 +96,8 @@ class Adviser:
         self._audition = Audition() if auto else None
         self._thread: threading.Thread | None = None
         self._planned: Window | None = None
+        self._lock = threading.Lock()  # of the answer
+        self._epoch = 0  # how often what was thought so far was overtaken
         self.tuning: Tuning | None = None
         self.latest: Window | None = None
         self.answer: dict[str, Any] | None = None
@@ -108,23 +110,33 @@ class Adviser:
         """Start to think about a window; while still at an earlier one, or with an answer not taken, leave it out."""
         if self.answer is not None or (self._thread is not None and self._thread.is_alive()):
             return
-        self._thread = threading.Thread(target=self._think, args=[window], name="autobyte-adviser", daemon=True)
+        arguments = (window, self._epoch)
+        self._thread = threading.Thread(target=self._think, args=arguments, name="autobyte-adviser", daemon=True)
         self._thread.start()
 
     def hopeless(self, steps: Sequence[float]) -> bool:
-        """Whether a window under way is so much slower than the best that its end need not be waited for.
+        """Whether a config's first window is so much slower than the best that its end need not be waited for.
 
-        One step more is taken before all have heard of it; at least that one must be left after the warm-up.
+        Two more steps are taken before all have heard of it, so those are left after the warm-up. A config that stays
+        may be slow because the job is, and that takes whole windows to tell.
         """
-        if len(steps) < WARMUP:
+        settled = self.latest is not None and self.latest.config == self._training.config
+        if settled or not WARMUP <= len(steps) < WINDOW - 1:
             return False
         best = min((trial.step_s for trial in self.trials.values()), default=np.inf)
         return max(steps, default=0.0) > 3 * best or min(steps[WARMUP:], default=0.0) > 1.5 * best
 
     def take(self) -> dict[str, Any] | None:
         """The answer, once."""
-        answer, self.answer = self.answer, None
+        with self._lock:
+            answer, self.answer = self.answer, None
         return answer
+
+    def forget(self) -> None:
+        """Whatever was thought or is being thought is about a config that is no longer in force."""
+        with self._lock:
+            self._epoch += 1
+            self.answer = None
 
     def plan(self, config: Config) -> dict[str, Any] | None:
         """What all ranks need to switch to a config; None before a first window."""
@@ -151,19 +163,23 @@ class Adviser:
         job = replace(job, model=timed(job.model, self._layers, names, *times))
         return priced(job, bytes_per_s=rate, per_block_s=per_block_s)
 
-    def _think(self, window: Window) -> None:
+    def _think(self, window: Window, epoch: int) -> None:
         began_s = time.thread_time()
         try:
             self._costs.add(window.config, np.median(window.totals, axis=0))
             config = self._choose(window)
             same = config == window.config and self._planned is not None and self._planned.holds(window)
             answer = None if same else self._plan(window, config)
+            if same and self._planned is not None and self._planned.config != config:
+                self._planned = window  # from now on there is something to compare the link's pace with
         except Exception as error:  # whatever it is, training goes on as it is
             self.failure = f"{type(error).__name__}: {error}"
             log.exception("rank 0 could not plan from a window; the plan stays")
             return
         self.cpu_s += time.thread_time() - began_s
-        self.latest, self.answer = window, answer
+        with self._lock:
+            if epoch == self._epoch:
+                self.latest, self.answer = window, answer
 
     def _choose(self, window: Window) -> Config:
         """The config that runs next."""
@@ -172,7 +188,11 @@ class Adviser:
             return self._audition.choose(self.measured_job(window), window.config, step_s)
         if self._planned is None:  # this one ran without a plan from measured times
             if self._search is not None:
-                self.tuning = self._search.begin(self.measured_job(window), window.config)
+                try:
+                    self.tuning = self._search.begin(self.measured_job(window), window.config)
+                except Exception as error:  # a plan is made all the same
+                    self.failure = f"{type(error).__name__}: {error}"
+                    log.exception("the tuner cannot begin; training goes on without it")
             return window.config
         tuning = self.tuning
         if tuning is None:
@@ -196,19 +216,21 @@ class Adviser:
     def _try(self, window: Window) -> float:
         """Note what a window came to without the warm-up; its median step (s), for one may wait for a lost packet."""
         steps = window.step_s[WARMUP:] if len(window.step_s) > WARMUP else window.step_s
-        trial = self.trials.setdefault(window.config, Trial())
-        trial.windows += 1
-        trial.step_s += (float(steps.mean()) - trial.step_s) / trial.windows
+        so_far = self.trials.get(window.config, Trial())
+        count = so_far.windows + 1
+        mean_s = so_far.step_s + (float(steps.mean()) - so_far.step_s) / count
+        self.trials = {**self.trials, window.config: Trial(count, mean_s)}  # at once: the training thread reads it
         return float(np.median(steps))
 
     def _plan(self, window: Window, config: Config) -> dict[str, Any]:
-        self._planned = window
-        job = self.measured_job(window, self._costs.at_best())
-        return {
+        job = self.measured_job(window)
+        answer = {
             "config": config.to_json(),
             "forward_s": [layer.forward_s for layer in job.model.layers],
             "backward_s": [layer.backward_s for layer in job.model.layers],
             "bytes_per_s": job.cluster.up_bytes_per_s[0],
             "per_block_s": job.cluster.overhead_s[0],
-            "order": planned_order(job, config),
+            "order": planned_order(self.measured_job(window, self._costs.at_best()), config),
         }
+        self._planned = window
+        return answer

@@ -9,9 +9,8 @@ from autobyte.config import Config
 from autobyte.job import Floats
 
 APART = 1.5  # ratio of blocks per byte from which two configs tell the cost of a block from that of a byte
-NOMINAL_S = (
-    2e-4  # a block's cost besides its bytes until two configs tell it; see docs/design.md for what was measured
-)
+NOMINAL_S = 1e-3  # a block's cost besides its bytes until two configs tell it: 1.3 ms on gloo for one by itself
+BESIDES_S = 2e-4  # the same for one that others travel beside: its start and end hide behind theirs
 CHANGED = 0.15  # relative change of a config's time per byte, after which what was known of the link is forgotten
 
 
@@ -24,6 +23,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._seen: dict[Config, Floats] = {}  # blocks, bytes, seconds
+        self._first: dict[Config, float] = {}  # seconds per byte in a config's first window: links may fade slowly
         self.per_block_s = 0.0
         self.per_byte_s = 0.0
 
@@ -36,33 +36,35 @@ class Costs:
         """
         if totals[1] <= 0:
             return
-        before = self._seen.get(config)
-        if before is not None and abs(totals[2] / totals[1] / (before[2] / before[1]) - 1) > CHANGED:
+        pace = float(totals[2] / totals[1])
+        if abs(pace / self._first.get(config, pace) - 1) > CHANGED:
             self._seen.clear()
+            self._first.clear()
+        self._first.setdefault(config, pace)
         self._seen[config] = totals
         blocks, nbytes, seconds = np.array(list(self._seen.values())).T
         thickness = blocks / nbytes
-        self.per_block_s, self.per_byte_s = _nominal(totals)
+        self.per_block_s, self.per_byte_s = _split(totals, NOMINAL_S)
         if thickness.max() > APART * thickness.min():
             fitted, _ = nnls(np.column_stack([blocks, nbytes]) / seconds[:, None], np.ones(len(seconds)))
             if fitted[1] > 0:
                 self.per_block_s, self.per_byte_s = fitted.tolist()
 
     def at_best(self) -> tuple[float, float]:
-        """Seconds per block and per byte where bytes were fastest; a block costs the nominal time at most.
+        """Seconds per block and per byte where bytes were fastest, with others beside them.
 
         For an order of blocks, which is much the worse for it if the link is thought too slow. And so it is by most
         windows: a link counts as busy, too, while one rank waits for another.
         """
-        if not self._seen:
-            return self.per_block_s, self.per_byte_s
-        return min((_nominal(totals) for totals in self._seen.values()), key=lambda cost: cost[1])
+        seen = list(self._seen.values())  # at once: another thread may be adding
+        split = (_split(totals, BESIDES_S) for totals in seen)
+        return min(split, key=lambda cost: cost[1], default=(self.per_block_s, self.per_byte_s))
 
 
-def _nominal(totals: Floats) -> tuple[float, float]:
-    """Seconds per block and per byte by one window, where a block's cost is assumed."""
+def _split(totals: Floats, per_block_s: float) -> tuple[float, float]:
+    """Seconds per block and per byte by one window, where a block's cost is assumed; half of all at most."""
     blocks, nbytes, seconds = totals.tolist()
-    per_block_s = min(NOMINAL_S, 0.5 * seconds / blocks)
+    per_block_s = min(per_block_s, 0.5 * seconds / blocks)
     return per_block_s, (seconds - blocks * per_block_s) / nbytes
 
 

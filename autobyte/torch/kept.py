@@ -110,7 +110,7 @@ class Kept:
             )
         except FileNotFoundError:
             return None
-        except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, InputError) as error:
+        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
             raise FileError(f"cannot use {path}: {error}; delete it, or name another file with keep=") from None
 
     def write(self, path: Path) -> None:

@@ -11,13 +11,14 @@ import torch
 
 from autobyte.config import Config
 from autobyte.job import Floats
+from autobyte.scheduler.policies import make_plan
 from autobyte.torch.advice import Adviser, Window
 from autobyte.torch.costs import totals
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import priced, timed
 from autobyte.torch.times import LayerTimes
 from autobyte.torch.training import Training
-from autobyte.tuning import WINDOW
+from autobyte.tuning import WARMUP, WINDOW
 
 FIRST = 3  # steps before the first plan on measured times
 EXACT = 3  # steps at the end of a window in which a GPU is waited for at every layer
@@ -69,15 +70,27 @@ class Online:
         self._times.exact = not self._planned or len(self._steps) >= WINDOW - EXACT
 
     def use(self, config: Config) -> None:
-        """Switch now. Collective."""
+        """Switch now. Collective.
+
+        Raises:
+            InputError: the config's policy, or a knob of it, is unknown.
+        """
         training, adviser = self._training, self.adviser
+        make_plan(training.job, config)  # on every rank, before one of them waits for another
         answer = adviser.plan(config) if adviser is not None else None
         answer = training.control.share(answer)
         if answer is None:
             training.replan(training.job, config, None)
         else:
             self._follow(answer)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a window under another config than the one that was thought about."""
+        if self.adviser is not None:
+            self.adviser.forget()
         self.reset()
+        self._last_s = time.perf_counter()
 
     def reset(self) -> None:
         """Begin a window."""
@@ -99,10 +112,12 @@ class Online:
         training = self._training
         answer = training.control.share(self.adviser.take() if self.adviser is not None else None)
         if answer is None:
-            self._end_window()
+            if len(self._steps) > WARMUP:  # else it was about a window that is over
+                self._end_window()
             return
         self._follow(answer)
         self.reset()
+        self._last_s = time.perf_counter()  # what the switch took is no step's time
 
     def _follow(self, answer: dict[str, Any]) -> None:
         training = self._training

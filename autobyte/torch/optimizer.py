@@ -256,6 +256,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._optimizer.load_state_dict(state_dict)
         if self.training is not None and "autobyte" in state_dict:
             self.training.resume(state_dict["autobyte"])
+            if self._online is not None:
+                self._online.restart()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Not once the optimizer is wrapped: the gradients that travel are agreed upon by then.

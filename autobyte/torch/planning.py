@@ -138,5 +138,6 @@ def planned_order(job: Job, config: Config) -> list[int] | None:
         return None
     rate, per_block_s = job.cluster.up_bytes_per_s[0], job.cluster.overhead_s[0]
     links = [priced(job, bytes_per_s=rate * part, per_block_s=per_block_s) for part in SLOWER]
-    orders: list[list[int]] = [simulate(replace(plan, job=link)).order.tolist() for link in links]
-    return min(orders, key=lambda order: float(simulate(plan.with_sequence(order)).step_s[-1]))
+    orders: list[tuple[int, ...]] = [tuple(simulate(replace(plan, job=link)).order.tolist()) for link in links]
+    best = min(dict.fromkeys(orders), key=lambda order: float(simulate(plan.with_sequence(order)).step_s[-1]))
+    return list(best)

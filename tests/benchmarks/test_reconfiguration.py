@@ -26,6 +26,7 @@ from autobyte.tuning import TOLERANCE, WARMUP, WINDOW, judge, make_tuner, tune
 
 HERE = Path(__file__).parent
 SEARCHING = [name for name in TUNERS.names() if name not in ("default", "p3")]
+LEARNING = [name for name in SEARCHING if name.startswith("metanet")]
 VGG16 = Job(load("vgg16"), Cluster.uniform(8, 1.25e9))
 JITTER = Effects(jitter=0.087)
 CONFIGS = [Config(size << 20, size << 22, knobs={"fusion": 1.0}) for size in (1, 4)]
@@ -123,30 +124,46 @@ def test_a_hot_switch_is_a_tenth_of_checkpoint_and_restart(benchmark: Any, tmp_p
     assert hot < cold / 10
 
 
+def after_ten_windows(name: str) -> tuple[Any, Any]:
+    """A tuner that has been told of ten windows, and the eleventh."""
+    world, space = World(VGG16, effects=JITTER), Space()
+    tuner, config = make_tuner(name, space, job=VGG16, budget=30), space.default
+    for _ in range(10):
+        tuner.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
+        config = tuner.ask() or space.default
+    return tuner, world.measure(config, iterations=WINDOW, warmup=WARMUP)
+
+
+def compare_with_a_window(benchmark: Any, what: str) -> None:
+    """Print a benchmark's median, which is less than a window of training takes."""
+    window = WINDOW * step_s(VGG16, Space().default)
+    taken = benchmark.stats.stats.median
+    print(f"\n{what}: {1e3 * taken:.2f} ms, {taken / window:.4f} of a window of {window:.1f} s (at most 1)")
+    assert taken < window
+
+
 @pytest.mark.parametrize("name", SEARCHING)
 def test_one_decision_takes_less_than_a_window(benchmark: Any, name: str) -> None:
-    space = Space()
-
-    def told() -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A tuner after ten windows, and the eleventh."""
-        world, tuner = World(VGG16, effects=JITTER), make_tuner(name, space, job=VGG16, budget=30)
-        config = space.default
-        for _ in range(10):
-            tuner.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
-            config = tuner.ask() or space.default
-        return (tuner, world.measure(config, iterations=WINDOW, warmup=WARMUP)), {}
-
     def decide(tuner: Any, measurement: Any) -> None:
         tuner.tell(measurement)
         tuner.ask()
 
-    benchmark.pedantic(decide, setup=told, rounds=5)
-    window = WINDOW * step_s(VGG16, space.default)
-    taken = benchmark.stats.stats.median
-    print(
-        f"\n{name}: {1e3 * taken:.2f} ms a decision, {taken / window:.4f} of a window of {window:.1f} s (at most 1)"
-    )
-    assert taken < window
+    benchmark.pedantic(decide, setup=lambda: (after_ten_windows(name), {}), rounds=5)
+    compare_with_a_window(benchmark, f"one decision of {name}")
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_one_adaptation_takes_less_than_a_window(benchmark: Any, name: str) -> None:
+    """A lesson from the job's own windows and remembered ones; it is learned beside training."""
+
+    def taught() -> tuple[tuple[Any], dict[str, Any]]:
+        tuner, measurement = after_ten_windows(name)
+        tuner.tell(measurement)
+        tuner.ask()
+        return (tuner,), {}
+
+    benchmark.pedantic(lambda tuner: tuner._net.learn(), setup=taught, rounds=5)
+    compare_with_a_window(benchmark, f"one lesson of {name}")
 
 
 @replayed

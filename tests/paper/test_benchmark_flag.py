@@ -25,12 +25,20 @@ def test_the_flag_chooses_benchmarks() -> None:
     ]
 
 
-def test_its_json_is_pytest_benchmarks(tmp_path: Path) -> None:
-    out = tmp_path / "run.json"
-    command = [sys.executable, "-m", "pytest", "--benchmark", f"--benchmark-json={out}", "-p", "no:cacheprovider"]
+def ran(*options: str) -> str:
+    command = [sys.executable, "-m", "pytest", "--benchmark", "-p", "no:cacheprovider", *options]
     only = f"{FILES[0]}::test_one_decision_takes_less_than_a_window[random]"
     done = subprocess.run([*command, only], capture_output=True, text=True, check=False, cwd=HERE.parent)
     assert done.returncode == 0, done.stdout[-2000:]
+    return done.stdout
+
+
+def test_its_json_and_its_comparison_are_pytest_benchmarks(tmp_path: Path) -> None:
+    out, storage = tmp_path / "run.json", f"--benchmark-storage=file://{tmp_path}"
+    ran(f"--benchmark-json={out}", storage, "--benchmark-save=first")
     (benchmark,) = json.loads(out.read_text())["benchmarks"]
     assert benchmark["stats"]["rounds"] == 5
     assert benchmark["stats"]["median"] > 0
+    table = ran(storage, "--benchmark-compare")
+    assert "(0001_first)" in table
+    assert "(NOW)" in table

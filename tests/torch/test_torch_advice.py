@@ -14,11 +14,12 @@ from autobyte.torch.advice import Adviser, Window
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import begin_with, unmeasured
 from autobyte.torch.search import Trial
-from autobyte.tuning import WARMUP
+from autobyte.tuning import WARMUP, WINDOW
 from autobyte.units import KIB, MIB
 
 RANKS, BYTE_S = 2, 8e-9
 CONFIG = Config(4096, 16384, "usbyte", {"fusion": 1})
+OTHER = Config(8192, 16384, "usbyte", {"fusion": 1})
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def adviser() -> Adviser:
         for name, module in model.named_children()
     ]
     job = Job(unmeasured("net", parameters.items()), Cluster(RANKS))
-    training: Any = SimpleNamespace(job=job, exchange=SimpleNamespace(parameters=parameters))
+    training: Any = SimpleNamespace(job=job, config=CONFIG, exchange=SimpleNamespace(parameters=parameters))
     return Adviser(training, layers)
 
 
@@ -83,11 +84,51 @@ def test_a_job_that_drifts_is_planned_anew_within_one_window(adviser: Adviser, d
 
 
 def test_no_window_is_given_up_before_it_has_a_step_that_counts(adviser: Adviser) -> None:
-    adviser.trials[CONFIG] = Trial(windows=1, step_s=0.02)
+    adviser.trials = {OTHER: Trial(windows=1, step_s=0.02)}
     assert not adviser.hopeless([9.0] * (WARMUP - 1))
     assert adviser.hopeless([9.0] * WARMUP)
     assert adviser.hopeless([0.02] * WARMUP + [0.031])
     assert not adviser.hopeless([0.02] * WARMUP + [0.029])
+    assert not adviser.hopeless([9.0] * (WINDOW - 1))  # it ends anyway, before all ranks know
+
+
+def test_a_config_that_stays_is_never_given_up(adviser: Adviser) -> None:
+    """The job may have become slow, and that takes whole windows to tell."""
+    adviser.trials = {OTHER: Trial(windows=1, step_s=0.02)}
+    assert adviser.hopeless([9.0] * WARMUP)
+    heard(adviser, window())
+    assert not adviser.hopeless([9.0] * WARMUP)
+
+
+def test_links_that_drift_after_a_switch_bring_a_new_plan(adviser: Adviser) -> None:
+    """The plan was made from a window of another config, whose pace says nothing of this one's."""
+    heard(adviser, replace(window(), config=OTHER))
+    adviser.plan(CONFIG)
+    assert heard(adviser, window()) is None
+    assert heard(adviser, window(wire=1.4)) is not None
+
+
+def test_what_was_thought_of_another_config_is_forgotten(adviser: Adviser) -> None:
+    adviser.consult(window())
+    adviser.forget()
+    assert adviser._thread is not None
+    adviser._thread.join(30)
+    assert adviser.take() is None
+    assert heard(adviser, window(compute=2.0)) is not None
+
+
+def test_a_tuner_that_cannot_begin_costs_no_plan(adviser: Adviser) -> None:
+    def begin(job: Job, running: Config) -> None:
+        raise ValueError("no such thing")
+
+    search: Any = SimpleNamespace(begin=begin)
+    adviser._search = search
+    adviser.consult(window())
+    assert adviser._thread is not None
+    adviser._thread.join(30)
+    assert adviser.take() is not None
+    assert adviser.failure == "ValueError: no such thing"
+    assert adviser._choose(window()) == CONFIG
 
 
 @pytest.mark.parametrize(("servers", "credit"), [(False, MIB), (True, KIB)])

@@ -3,7 +3,7 @@
 import pytest
 
 from autobyte.config import Config
-from autobyte.torch.costs import NOMINAL_S, Costs, totals
+from autobyte.torch.costs import BESIDES_S, NOMINAL_S, Costs, totals
 
 PER_BLOCK_S, PER_BYTE_S = 2e-3, 1e-8
 COARSE, FINE = Config(4_000_000, 16_000_000), Config(500_000, 2_000_000)
@@ -54,11 +54,20 @@ def test_a_link_that_changes_is_learnt_anew() -> None:
     assert per_coarse_byte_s == pytest.approx(3 * PER_BYTE_S + PER_BLOCK_S / 4_000_000)
 
 
+def test_a_link_that_fades_slowly_is_learnt_anew() -> None:
+    costs = Costs()
+    costs.add(FINE, totals(passages([500_000] * 40)))
+    for n in range(12):
+        costs.add(COARSE, totals(passages([4_000_000] * 40, slower=1.1**n)))
+    _, per_byte_s = costs.at_best()
+    assert per_byte_s > 2.5 * PER_BYTE_S
+
+
 def test_an_order_is_made_for_the_link_at_its_best() -> None:
     costs = Costs()
     assert costs.at_best() == (0.0, 0.0)
     for config, size, slower in ((COARSE, 4_000_000, 1.1), (FINE, 500_000, 1.0), (Config(9, 9), 1_000_000, 1.3)):
         costs.add(config, totals(passages([size] * 40, slower=slower)))
     per_block_s, per_byte_s = costs.at_best()
-    assert per_block_s == NOMINAL_S
+    assert per_block_s == BESIDES_S
     assert per_block_s + 4_000_000 * per_byte_s == pytest.approx(PER_BLOCK_S + 4_000_000 * 1.1 * PER_BYTE_S)

@@ -229,6 +229,8 @@ def _reconfigures(rank: int, engine: str) -> None:
         optimizer.reconfigure(config)
         train(model, optimizer, rank, 6)
         assert optimizer.training.config == config
+    with pytest.raises(InputError, match="unknown policy 'p4'"):  # on every rank: nobody waits for another
+        optimizer.reconfigure(Config(4096, 4096, "p4"))
     with pytest.raises(CommunicationError, match="a config unlike rank 0's"):
         optimizer.reconfigure(CONFIGS[rank])
 
