@@ -85,7 +85,7 @@ def _train(job: Job, scenario: Scenario, way: list[Config], seed: int) -> list[M
 def draw(
     name: str, folder: Path, *, panels: list[tuple[str, str]], marks: list[tuple[int, str]], what: str = "simulated"
 ) -> None:
-    """Draw gains over BO tuned once, iteration by iteration: the median over seeds, each against its own.
+    """Draw gains over BO tuned once, iteration by iteration: median and range over seeds, each against its own.
 
     Args:
         name: of the CSV and of the figure.
@@ -107,7 +107,10 @@ def draw(
             gains = {iteration: [] for iteration in at}
             for row in sheet.where(here, method=method):
                 gains[row["iteration"]].append(row["samples_per_s"] / bo[row["seed"], row["iteration"]] - 1)
-            median = [100 * float(np.median(gains[iteration])) for iteration in at]
+            median, least, most = (
+                [100 * float(of(gains[iteration])) for iteration in at] for of in (np.median, np.min, np.max)
+            )
+            style.band(panel, [*at, last], least, most, style.colour(method))
             panel.stairs(median, [*at, last], baseline=None, linewidth=1.2, **style.look(method))
             text = "best for the last window" if method == "oracle" else style.NAMES[method]
             ends[text] = (last, median[-1], style.colour(method))
@@ -120,5 +123,5 @@ def draw(
         panel.set_xlim(0, last)
         panel.margins(y=0.15)
         style.label_ends(panel, ends)
-    axes[-1, 0].set_xlabel("iteration")
+    axes[-1, 0].set_xlabel("iteration; shaded: range over seeds")
     style.save(figure, name, folder / "figures", what=what)

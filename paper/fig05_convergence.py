@@ -100,6 +100,8 @@ for panel, letter, architecture in zip(axes[:, 0], "ab", names, strict=False):
     ):
         run = sheet.where(here, start=start, seed=options.seed)
         edges = [*sheet.column(run, "iteration"), run[-1]["iteration"] + 5]
+        every = [sheet.column(sheet.where(here, start=start, iteration=at), "samples_per_s") for at in edges[:-1]]
+        style.band(panel, edges, list(map(min, every)), list(map(max, every)), tint)
         panel.stairs(sheet.column(run, "samples_per_s"), edges, baseline=None, color=tint, linewidth=1.3)
         still = sheet.where(finals, start=start, seed=options.seed)[0]["staying_with_noise"]
         panel.axhline(still, color=tint, linewidth=0.8, linestyle=(0, (1, 1)))
@@ -112,5 +114,5 @@ for panel, letter, architecture in zip(axes[:, 0], "ab", names, strict=False):
     panel.set_xlim(0, WINDOWS * WINDOW)
     panel.set_ylabel("samples/s")
     style.label_ends(panel, labels)
-axes[-1, 0].set_xlabel("iteration; ticks: reconfigurations")
+axes[-1, 0].set_xlabel("iteration; ticks: reconfigurations; shaded: range over seeds")
 style.save(figure, NAME, options.out / "figures", what="emulated" if options.testbed else "simulated")

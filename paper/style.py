@@ -9,7 +9,7 @@ writes both files with `save`:
     style.save(figure, "fig03_optimal_pairs", folder)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,11 @@ def colour(method: str) -> str:
 def look(method: str) -> dict[str, Any]:
     """Colour and dashes of a method's line."""
     return {"color": LOOKS[method][0], "linestyle": LOOKS[method][1]}
+
+
+def band(axes: Axes, edges: Sequence[float], least: Sequence[float], most: Sequence[float], colour: str) -> None:
+    """Draw the range of values between neighbouring edges, behind the line that is theirs."""
+    axes.stairs(most, edges, baseline=least, fill=True, color=colour, alpha=0.18, linewidth=0)
 
 
 def label_ends(axes: Axes, ends: Mapping[str, tuple[float, float, str]], *, room: float = 1.15) -> None:
