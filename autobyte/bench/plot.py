@@ -4,6 +4,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autobyte.comparison.panels.look import drawable, encoded, new_figure, styled
@@ -32,14 +33,19 @@ def draw_bench(outcome: dict[str, Any], path: Path) -> None:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _picture(outcome: dict[str, Any]) -> Figure:
-    rows = sorted(outcome["rows"], key=lambda row: (row["wire_dtype"] or "", -row["step_s"]))
-    said = (
-        f"{outcome['emulated']}. Red: the bound; beside the bars: speed over DDP at its best, same dtype on the wire."
-    )
-    heading = textwrap.wrap(drawable(said), 62)
-    figure, (axes,) = new_figure(0.17 * len(rows) + 0.2, top=0.2 + 0.13 * len(heading))
-    figure.text(0.03, 1 - 0.06 / figure.get_figheight(), "\n".join(heading), va="top", fontsize=6.5)
+def in_order(outcome: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows by dtype on the wire, the slowest first."""
+    return sorted(outcome["rows"], key=lambda row: (row["wire_dtype"] or "", -row["step_s"]))
+
+
+def height(outcome: dict[str, Any]) -> float:
+    """Of its axes (inches)."""
+    return 0.17 * len(outcome["rows"]) + 0.2
+
+
+def draw_rows(axes: Axes, outcome: dict[str, Any]) -> None:
+    """Draw a bar per row, and the bound beside it; names stand on the left."""
+    rows = in_order(outcome)
     box = axes.get_position()
     axes.set_position((0.45, box.y0, 0.51, box.height))  # names are long
     for place, row in enumerate(rows):
@@ -58,4 +64,14 @@ def _picture(outcome: dict[str, Any]) -> Figure:
     axes.margins(x=0.22)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("step (ms)")
+
+
+def _picture(outcome: dict[str, Any]) -> Figure:
+    said = (
+        f"{outcome['emulated']}. Red: the bound; beside the bars: speed over DDP at its best, same dtype on the wire."
+    )
+    heading = textwrap.wrap(drawable(said), 62)
+    figure, (axes,) = new_figure(height(outcome), top=0.2 + 0.13 * len(heading))
+    figure.text(0.03, 1 - 0.06 / figure.get_figheight(), "\n".join(heading), va="top", fontsize=6.5)
+    draw_rows(axes, outcome)
     return figure

@@ -1,4 +1,4 @@
-"""`autobyte report`: a comparison as one page."""
+"""`autobyte report`: comparisons, or what a bench measured, as one page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,20 +10,30 @@ from autobyte.cli.options import JsonOption
 
 def report(
     *,
-    folder: Annotated[Path, typer.Argument(help="what `autobyte compare --out` wrote, or a folder of several")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="what `autobyte compare --out` or `autobyte bench --out` wrote, or a folder of several comparisons"
+        ),
+    ],
     json: JsonOption = False,
 ) -> None:
-    """Make one HTML page of a comparison, or of several.
+    """Make one HTML page of a comparison, of several, or of a bench.
 
     It is FOLDER/report.html, and needs nothing from outside. Of a folder that holds comparisons it is a table of
-    tuners by scenarios, beside the page of each.
+    tuners by scenarios, beside the page of each; of a bench, a picture and a table for every model and rate.
     """
+    from autobyte.bench.page import cells, write_bench_page
     from autobyte.cli.console import print_json, print_line
     from autobyte.comparison.overview import comparisons, write_overview
     from autobyte.comparison.page import write_page
 
-    several = not (folder / "compare.json").exists() and comparisons(folder)
-    page = write_overview(folder) if several else write_page(folder)
+    if (folder / "compare.json").exists():
+        page = write_page(folder)
+    elif comparisons(folder):
+        page = write_overview(folder)
+    else:
+        page = write_bench_page(folder) if cells(folder) else write_page(folder)
     if json:
         print_json({"page": str(page)})
     else:

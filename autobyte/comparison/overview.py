@@ -1,14 +1,12 @@
 """Several comparisons on one page: tuners by scenarios, with intervals, and a way to each comparison's own page."""
 
-import re
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from autobyte.comparison.oracle import COUNTS
 from autobyte.comparison.outcome import read_outcome
-from autobyte.comparison.page import NAME, OURS, save_page, write_page
+from autobyte.comparison.page import NAME, save_page, shell, write_page
 from autobyte.comparison.table import percent
 from autobyte.comparison.title import title
 from autobyte.errors import FileError
@@ -44,19 +42,13 @@ def write_overview(folder: Path) -> Path:
 
 def render(outcomes: Outcomes) -> str:
     """Make the page."""
-    skeleton = files("autobyte.comparison").joinpath("page.html").read_text(encoding="utf-8")
-    look = re.search(r"<style>.*?</style>", skeleton, re.DOTALL)
-    assert look is not None
-    count = f"{len(outcomes)} comparisons"
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{OURS.decode()}\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{count}</title>\n{look[0]}\n</head>\n<body>\n<header><h1>{count}</h1></header>\n<main>\n"
+    return shell(
+        f"{len(outcomes)} comparisons",
         f"{table(outcomes)}\n"
         "<p><small>Speed as a part of the oracle’s, which chooses at the same decisions for what the last window "
         "showed: the median of all runs, and below it the 10th and the 90th percentile. Then the share of the "
         "gap that is closed between the best constant and the oracle, where that is at least "
-        f"{100 * COUNTS:g}&nbsp;% of the oracle’s speed.</small></p>\n</main>\n</body>\n</html>\n"
+        f"{100 * COUNTS:g}&nbsp;% of the oracle’s speed.</small></p>",
     )
 
 

@@ -1,6 +1,7 @@
 """A comparison as one self-contained page, for a browser without a network, a phone, or a printer."""
 
 import json
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -158,6 +159,24 @@ def _check_same(database: Path, run: dict[str, Any], outcome: Outcome) -> None:
     known = run.get("job", {}) | {"scenario": run.get("scenario", {}).get("name")}
     if [known, run.get("budget")] != [outcome["job"], outcome["budget"]]:
         raise FileError(f"{database} holds another run than compare.json; run `autobyte compare` again")
+
+
+def shell(heading: str, body: str) -> str:
+    """Make a page of this look around what it shows.
+
+    Args:
+        heading: also the page's title.
+        body: HTML.
+    """
+    skeleton = files("autobyte.comparison").joinpath("page.html").read_text(encoding="utf-8")
+    look = re.search(r"<style>.*?</style>", skeleton, re.DOTALL)
+    assert look is not None
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{OURS.decode()}\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(heading)}</title>\n{look[0]}\n</head>\n<body>\n<header><h1>{escape(heading)}</h1></header>\n"
+        f"<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
 
 
 def save_page(path: Path, page: str) -> None:

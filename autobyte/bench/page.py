@@ -1,0 +1,81 @@
+"""What `autobyte bench --out` measured, as one self-contained page: a picture and a table for every cell."""
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from autobyte.bench.plot import NAMES, draw_rows, height, in_order
+from autobyte.comparison.page import NAME, save_page, shell
+from autobyte.comparison.panels.look import svg
+from autobyte.config import Config
+from autobyte.errors import FileError
+
+COLUMNS = ("scheduler", "engine", "wire", "config", "step", "from … to", "samples/s", "over DDP", "over bound", "gap")
+
+
+def cells(folder: Path) -> dict[str, dict[str, Any]]:
+    """What `autobyte bench --out` wrote in a folder, by the names of its files.
+
+    Raises:
+        FileError: a file cannot be read.
+    """
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise FileError(f"cannot read {path}: {error}") from None
+        if isinstance(told, dict) and {"cell", "emulated", "rows"} <= told.keys():
+            found[path.stem] = told
+    return found
+
+
+def write_bench_page(folder: Path) -> Path:
+    """Write report.html beside the cells that it shows; an earlier one is replaced.
+
+    Returns:
+        where the page is.
+
+    Raises:
+        FileError: there are no cells, one is damaged, or report.html is somebody else's.
+    """
+    found = cells(folder)
+    if not found:
+        raise FileError(f"nothing was measured in {folder}; run `autobyte bench --out {folder}` first")
+    try:
+        parts = [_part(name, outcome) for name, outcome in found.items()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"a cell in {folder} is not what `autobyte bench` writes: {error!r}") from None
+    save_page(folder / NAME, shell(f"Step times on shaped links: {', '.join(found)}", "\n".join(parts)))
+    return folder / NAME
+
+
+def _part(name: str, outcome: dict[str, Any]) -> str:
+    picture = svg(lambda axes: draw_rows(axes[0], outcome), height(outcome), name=name, what=f"step times of {name}")
+    head = "".join(f'<th scope="col">{column}</th>' for column in COLUMNS)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in _texts(row))}</tr>" for row in in_order(outcome)
+    )
+    return (
+        f"<section><h2>{escape(name)}</h2><p>{escape(outcome['emulated'])}.</p>\n<figure>{picture}<figcaption>Red: "
+        "the bound, which no schedule can beat. Beside the bars: speed over DDP at its best bucket with the same "
+        f'dtype on the wire.</figcaption></figure>\n<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></section>"
+    )
+
+
+def _texts(row: dict[str, Any]) -> list[str]:
+    config, closed = row["config"], row["gap_closed"]
+    return [
+        row["scheduler"],
+        NAMES[row["architecture"]],
+        row["wire_dtype"] or "fp32",
+        f"{config['bucket_mib']} MiB" if "bucket_mib" in config else Config.from_json(config).label,
+        f"{1e3 * row['step_s']:.0f} ms",
+        f"{1e3 * row['step_low_s']:.0f} … {1e3 * row['step_high_s']:.0f}",
+        f"{row['samples_per_s']:.1f}",
+        f"{row['speedup_over_ddp']:.2f}x",
+        f"{row['over_bound']:.2f}x",
+        "–" if closed is None else f"{100 * closed:.0f} %",
+    ]
