@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from autobyte.errors import InputError
 from autobyte.job import Cluster, Floats, Job
 
 
@@ -33,6 +34,21 @@ def bound_s(job: Job) -> float:
         float((slowdown * behind + before * s_per_byte).max()) for slowdown, s_per_byte in _exposed(job.cluster)
     )
     return max(accumulation * float(compute.sum()) * max(job.cluster.slowdown), wire_s(job), exposed)
+
+
+def yardstick_s(job: Job) -> float:
+    """The bound, for what is compared with it (s).
+
+    Raises:
+        InputError: it is 0, and nothing can be a multiple of it.
+    """
+    least_s = bound_s(job)
+    if not least_s:
+        raise InputError(
+            f"a step of {job.model.name} need not take any time: it computes nothing, and nothing that travels takes "
+            "time; give layers times, or links a rate"
+        )
+    return least_s
 
 
 def gap_closed(step_s: float, reference_s: float, lower_s: float) -> float | None:

@@ -52,11 +52,11 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT / "docs" / "data"
 SCENARIOS = ROOT / "examples" / "scenarios"
 GRID, CALIBRATION = ROOT / "paper" / "data" / "testbed_grid.csv", ROOT / "paper" / "data" / "testbed_calibration.json"
-ALL = "default,p3,random,bayesian-published,bayesian,optuna,optuna-gp,descent,twin,metanet,metanet-paper"
+ALL = "default,p3,random,bayesian-published,bayesian,optuna,optuna-gp,descent,twin,metanet,metanet-published"
 DEFAULTS = {
     "static": ALL,
     "replay": f"{ALL},grid",
-    "scenarios": "default,bayesian-published,bayesian,bayesian@drift,optuna,descent,twin,metanet,metanet-paper",
+    "scenarios": "default,bayesian-published,bayesian,bayesian@drift,optuna,descent,twin,metanet,metanet-published",
 }
 BUDGET = 30
 EARLY = 3  # decisions after which the first verdict falls
@@ -337,9 +337,7 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["static", "scenarios", "replay", "decisions", "tables"])
-    parser.add_argument(
-        "--tuners", default="", help="names, with commas between; those that are not there are skipped"
-    )
+    parser.add_argument("--tuners", default="", help="names, with commas between")
     parser.add_argument("--seeds", type=int, default=0, help="40 of each kind of static worlds, 20 elsewhere")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
@@ -347,7 +345,9 @@ def main() -> None:
         judge_tables.write(ROOT / "docs" / "tuners.md", DATA)
         return
     wanted = given.tuners or ("pruned,exhaustive" if given.what == "decisions" else DEFAULTS[given.what])
-    known = [name for name in wanted.split(",") if name.split("@")[0] in {*TUNERS.names(), "pruned", "exhaustive"}]
+    known = wanted.split(",")
+    if strange := {name.split("@")[0] for name in known} - {*TUNERS.names(), "pruned", "exhaustive"}:
+        parser.error(f"no such tuner: {', '.join(sorted(strange))} (known: {', '.join(TUNERS.names())})")
     path = DATA / (f"judge_{given.what}" + (".measured" * (given.what == "decisions")) + ".csv")
     place = "scenario" if given.what == "scenarios" else "kind"
     there: set[tuple[str, ...]] = {(row[place], row["seed"], row["tuner"]) for row in judge_tables.read(path)}

@@ -27,7 +27,7 @@ from autobyte.models import find
 from autobyte.tuning import WINDOW
 
 WARMUP = 6  # steps: the first is synchronous, three measure layers, two switch to the plan made from them
-AUDITIONS = 150  # steps until `auto` has measured its seven candidates, and three of them again, a window each
+AUDITIONS = 190  # steps until `auto` has measured its seven candidates, and three of them twice more
 AFTER_SWITCH = 3  # steps until a switch has taken effect
 
 Step = Callable[[], None]
@@ -122,7 +122,7 @@ def _settle(step: Step, optimizer: ab.DistributedOptimizer) -> None:
         report = optimizer.report()
         planned[0] = report is not None and report.bound_s is not None
         dist.broadcast(planned, 0)
-    for _ in range(WINDOW + AFTER_SWITCH):  # the first plan is made from three steps, and again from a window
+    for _ in range(2 * WINDOW):  # the first plan is made from three steps, and again from a window
         step()
 
 
@@ -135,7 +135,8 @@ def _tuned(step: Step, optimizer: ab.DistributedOptimizer, windows: int, steps: 
             step()
         report = optimizer.report()
         spent = sum(trial.windows for trial in report.trials.values()) if report is not None else 0
-        done[0] = spent >= windows
+        failed = report is not None and bool(report.failure) and not report.trials
+        done[0] = spent >= windows or failed
         dist.broadcast(done, 0)
     search_s = time.perf_counter() - began
     for _ in range(2 * WINDOW):  # its last decision may still be thought about

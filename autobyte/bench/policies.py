@@ -50,7 +50,7 @@ def compared(
 
     Args:
         cell: what they run on.
-        names: policies; `auto` measures for itself.
+        names: policies; `auto` searches for itself, in each of the repeats.
         costs: what simulation is told of the engine.
         steps: measured, of every config in every repeat.
         repeats: besides the search.
@@ -59,11 +59,12 @@ def compared(
     Returns:
         rows for `table`; none is of the search.
     """
-    searched = measure(cell, [_searching(cell, name, costs) for name in names], steps=steps, progress=progress)
-    found = _fastest(searched)
+    searching = [_searching(cell, name, costs) for name in names if name != AUTO]
+    found = _fastest(measure(cell, searching, steps=steps, progress=progress)) if searching else {}
     again = [entry("ddp", "ddp", ENGINE, None, bucket_mib=bucket) for bucket in BUCKETS_MIB]
-    again += [entry(name, "autobyte", ENGINE, None, policy=found[name].policy, config=found[name].to_json())
-              for name in names]  # fmt: skip
+    for name in names:
+        how = {"policy": found[name].policy, "config": found[name].to_json()} if name in found else {"policy": AUTO}
+        again.append(entry(name, "autobyte", ENGINE, None, **how))
     rows = []
     for _ in range(repeats):
         rows += measure(cell, again, steps=steps, progress=progress)
@@ -71,8 +72,6 @@ def compared(
 
 
 def _searching(cell: Cell, name: str, costs: EngineCosts) -> dict[str, Any]:
-    if name == AUTO:
-        return entry(name, "autobyte", ENGINE, None, policy=name)
     first, *more = [config.to_json() for config in tuned(cell, name, costs)]
     return entry(name, "autobyte", ENGINE, None, policy=Entrant(name).policy, config=first, more=more)
 

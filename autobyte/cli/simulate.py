@@ -173,13 +173,13 @@ def _summary(
 
 def _references(job: "Job", changes: "Scenario", steps: int, effects: "Effects") -> tuple[float, float, float]:
     """The bound, DDP at its best and FIFO: steady steps, on average over the clusters that there were (s)."""
-    from autobyte.bound import bound_s
+    from autobyte.bound import yardstick_s
     from autobyte.simulator.steady import fifo_s, reference_s
 
     seen = Counter(changes.cluster(job.cluster, iteration) for iteration in range(steps))
     jobs = [(replace(job, cluster=cluster), times / steps) for cluster, times in seen.items()]
     return (
-        sum(part * bound_s(then) for then, part in jobs),
+        sum(part * yardstick_s(then) for then, part in jobs),
         sum(part * reference_s(then, effects=effects) for then, part in jobs),
         sum(part * fifo_s(then, effects=effects) for then, part in jobs),
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autobyte.bound import bound_s, gap_closed
+from autobyte.bound import gap_closed, yardstick_s
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.job import Job
@@ -106,7 +106,7 @@ def compare_policies(
     for entrant in entrants:
         if entrant.policy != AUTO:
             entrant.space(job)  # whoever cannot take part says so before anybody has searched
-    lower, reference = bound_s(job), reference_s(job, effects=effects)
+    lower, reference = yardstick_s(job), reference_s(job, effects=effects)
     rows = []
     for index, entrant in enumerate(entrants):
         found = []

@@ -96,6 +96,8 @@ class Adviser:
         self._audition = Audition() if auto else None
         self._thread: threading.Thread | None = None
         self._planned: Window | None = None
+        self._begun = False  # a first window was heard of
+        self._stale = False  # the plan in force is not the one that was answered last
         self._lock = threading.Lock()  # of the answer
         self._epoch = 0  # how often what was thought so far was overtaken
         self.tuning: Tuning | None = None
@@ -136,6 +138,7 @@ class Adviser:
         """Whatever was thought or is being thought is about a config that is no longer in force."""
         with self._lock:
             self._epoch += 1
+            self._stale = True
             self.answer = None
 
     def plan(self, config: Config) -> dict[str, Any] | None:
@@ -168,25 +171,28 @@ class Adviser:
         try:
             self._costs.add(window.config, np.median(window.totals, axis=0))
             config = self._choose(window)
-            same = config == window.config and self._planned is not None and self._planned.holds(window)
-            answer = None if same else self._plan(window, config)
-            if same and self._planned is not None and self._planned.config != config:
-                self._planned = window  # from now on there is something to compare the link's pace with
+            planned = None if self._stale or config != window.config else self._planned
+            answer = None if planned is not None and planned.holds(window) else self._plan(window, config)
         except Exception as error:  # whatever it is, training goes on as it is
             self.failure = f"{type(error).__name__}: {error}"
             log.exception("rank 0 could not plan from a window; the plan stays")
             return
         self.cpu_s += time.thread_time() - began_s
         with self._lock:
-            if epoch == self._epoch:
-                self.latest, self.answer = window, answer
+            if epoch != self._epoch:
+                return
+            if answer is not None or (planned is not None and planned.config != config):
+                self._planned, self._stale = window, False  # from now on the link's pace is compared with this one's
+            self.latest, self.answer = window, answer
 
     def _choose(self, window: Window) -> Config:
         """The config that runs next."""
         if self._audition is not None:
-            step_s = self._try(window) if self._planned is not None else None
+            step_s = self._try(window) if self._begun else None
+            self._begun = True
             return self._audition.choose(self.measured_job(window), window.config, step_s)
-        if self._planned is None:  # this one ran without a plan from measured times
+        if not self._begun:  # this one ran without a plan from measured times
+            self._begun = True
             if self._search is not None:
                 try:
                     self.tuning = self._search.begin(self.measured_job(window), window.config)
@@ -224,7 +230,7 @@ class Adviser:
 
     def _plan(self, window: Window, config: Config) -> dict[str, Any]:
         job = self.measured_job(window)
-        answer = {
+        return {
             "config": config.to_json(),
             "forward_s": [layer.forward_s for layer in job.model.layers],
             "backward_s": [layer.backward_s for layer in job.model.layers],
@@ -232,5 +238,3 @@ class Adviser:
             "per_block_s": job.cluster.overhead_s[0],
             "order": planned_order(self.measured_job(window, self._costs.at_best()), config),
         }
-        self._planned = window
-        return answer

@@ -11,6 +11,7 @@ from autobyte.job import Floats
 APART = 1.5  # ratio of blocks per byte from which two configs tell the cost of a block from that of a byte
 NOMINAL_S = 1e-3  # a block's cost besides its bytes until two configs tell it: 1.3 ms on gloo for one by itself
 BESIDES_S = 2e-4  # the same for one that others travel beside: its start and end hide behind theirs
+KEEP = 12  # configs: what was seen under others long ago may be of another link
 CHANGED = 0.15  # relative change of a config's time per byte, after which what was known of the link is forgotten
 
 
@@ -41,7 +42,8 @@ class Costs:
             self._seen.clear()
             self._first.clear()
         self._first.setdefault(config, pace)
-        self._seen[config] = totals
+        self._seen.pop(config, None)
+        self._seen = {**dict(list(self._seen.items())[1 - KEEP :]), config: totals}  # the latest last
         blocks, nbytes, seconds = np.array(list(self._seen.values())).T
         thickness = blocks / nbytes
         self.per_block_s, self.per_byte_s = _split(totals, NOMINAL_S)

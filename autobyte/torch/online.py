@@ -52,6 +52,7 @@ class Online:
         self._last_s = time.perf_counter()
         self._announced = False
         training.exchange.flag = self._announce
+        training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
 
     def after_step(self) -> None:
         """A step was taken: at the end of a window gather, and switch if that was announced. Collective."""

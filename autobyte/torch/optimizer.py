@@ -255,8 +255,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         self.flush()
         self._optimizer.load_state_dict(state_dict)
         if self.training is not None and "autobyte" in state_dict:
-            self.training.resume(state_dict["autobyte"])
-            if self._online is not None:
+            if self.training.resume(state_dict["autobyte"]) and self._online is not None:
                 self._online.restart()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

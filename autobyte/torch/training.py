@@ -173,22 +173,23 @@ class Training:
             "wire_dtype": self.job.wire_dtype,
         }
 
-    def resume(self, told: Mapping[str, Any]) -> None:
-        """Use config and plan of a checkpoint, if it is of the same job. Collective."""
+    def resume(self, told: Mapping[str, Any]) -> bool:
+        """Use config and plan of a checkpoint, if it is of the same job; whether it is. Collective if so."""
         mine = self.to_json()
         other = [key for key in ("parameters", "workers") if told.get(key) != mine[key]]
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
-            return
+            return False
         config, measured = Config.from_json(told["config"]), told.get("measured")
         if measured is None or any(told[key] != mine[key] for key in ("engine", "wire_dtype")):
             self.replan(self.job, config, None)
-            return
+            return True
         try:
             self.replan(as_measured(self.job, measured), config, told["order"])
         except InputError as error:  # its blocks are cut as another version cuts them
             log.info("the checkpoint's plan is left aside: %s", error)
             self.replan(self.job, config, None)
+        return True
 
     def _plan(self, job: Job, config: Config, order: Sequence[int] | None) -> Plan:
         """A config's plan, the same on all ranks. Collective."""

@@ -12,7 +12,7 @@ from autobyte.comparison import policies
 from autobyte.comparison.policies import Entrant, compare_policies
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.job import Cluster, Job
+from autobyte.job import Cluster, Job, Model
 from autobyte.models import load
 from autobyte.scheduler.policies.ddp import BUCKETS
 from autobyte.simulator.choose import MARGIN, candidates, choose
@@ -112,6 +112,15 @@ def test_noise_is_in_the_world_and_not_in_the_verdict() -> None:
 def test_refuses(names: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*ASKED.split(), *(names.split() or [""])]) == 2
     assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cluster", [Cluster.uniform(8, float("inf")), Cluster(1)], ids=["infinite rate", "alone"])
+def test_a_step_that_takes_no_time_is_no_yardstick(cluster: Cluster) -> None:
+    idle = Model.build("idle", [(f"l{i}", [(f"w{i}", 1000)], 0.0, 0.0) for i in range(3)], batch_size=1)
+    with pytest.raises(
+        InputError, match=r"^a step of idle need not take any time: .*; give layers times, or links a rate$"
+    ):
+        compare_policies(Job(idle, cluster), ["fifo", "usbyte"], budget=2, seeds=1)
 
 
 def test_auto_is_never_slower_than_ddp_at_its_best() -> None:
