@@ -254,9 +254,10 @@ class DistributedOptimizer(Optimizer, Joinable):
         """Take up what `state_dict` gave, here or without AutoByte; a config of another job is left aside."""
         self.flush()
         self._optimizer.load_state_dict(state_dict)
-        if self.training is not None and "autobyte" in state_dict:
-            if self.training.resume(state_dict["autobyte"]) and self._online is not None:
-                self._online.restart()
+        if self.training is None or "autobyte" not in state_dict:
+            return
+        if self.training.resume(state_dict["autobyte"]) and self._online is not None:
+            self._online.restart()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Not once the optimizer is wrapped: the gradients that travel are agreed upon by then.
