@@ -49,7 +49,7 @@ class Runner:
         self._emptying = threading.Lock()
         self._at_boundary = True
         self._broken = False  # a block has failed
-        self._finished_s = 0.0  # when the last block was done
+        self._since_s = 0.0  # when a block was done last, or the first of those under way started
         self.passages: deque[tuple[float, float]] = deque(maxlen=4096)  # bytes all-reduced, and time on the wire (s)
         self._load(plan)
 
@@ -98,6 +98,7 @@ class Runner:
         self._start_s = [0.0] * len(plan.tiling)
         self._sent_s = [0.0] * len(plan.tiling)
         self._flying = [False] * len(plan.tiling)
+        self._under_way = 0
 
     def _on_ready(self, tensor: int) -> None:
         started = self._core.ready(tensor)
@@ -124,8 +125,9 @@ class Runner:
     def _on_done(self, block: Block) -> None:
         now = self._clock()
         nbytes = block.nbytes if block.op is Op.ALL_REDUCE else block.nbytes / 2  # a half has half of the traffic
-        self.passages.append((nbytes, now - max(self._start_s[block.index], self._finished_s)))
-        self._finished_s = now
+        self.passages.append((nbytes, now - self._since_s))  # blocks may end in another order than they started in
+        self._since_s = now
+        self._under_way -= 1
         self._flying[block.index] = False
         self._record(block, now)
         complete = self._count(block)
@@ -144,6 +146,9 @@ class Runner:
             if self._broken:
                 return
             self._start_s[block.index] = self._clock()
+            if not self._under_way:
+                self._since_s = self._start_s[block.index]
+            self._under_way += 1
             self._flying[block.index] = True
             try:
                 self._engine.start(block, self._sent, self._done)

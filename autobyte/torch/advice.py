@@ -236,5 +236,5 @@ class Adviser:
             "backward_s": [layer.backward_s for layer in job.model.layers],
             "bytes_per_s": job.cluster.up_bytes_per_s[0],
             "per_block_s": job.cluster.overhead_s[0],
-            "order": planned_order(self.measured_job(window, self._costs.at_best()), config),
+            "order": planned_order(self.measured_job(window, self._costs.beside()), config),
         }

@@ -52,15 +52,15 @@ class Costs:
             if fitted[1] > 0:
                 self.per_block_s, self.per_byte_s = fitted.tolist()
 
-    def at_best(self) -> tuple[float, float]:
-        """Seconds per block and per byte where bytes were fastest, with others beside them.
+    def beside(self) -> tuple[float, float]:
+        """Seconds per block and per byte where others travel beside it, for an order of blocks.
 
-        For an order of blocks, which is much the worse for it if the link is thought too slow. And so it is by most
-        windows: a link counts as busy, too, while one rank waits for another.
+        The middle of what windows came to, of two the faster: an order is the worse for a link that is thought too
+        slow, and it is by most windows, for a link counts as busy, too, while one rank waits for another.
         """
         seen = list(self._seen.values())  # at once: another thread may be adding
-        split = (_split(totals, BESIDES_S) for totals in seen)
-        return min(split, key=lambda cost: cost[1], default=(self.per_block_s, self.per_byte_s))
+        split = sorted((_split(totals, BESIDES_S) for totals in seen), key=lambda cost: cost[1])
+        return split[(len(split) - 1) // 2] if split else (self.per_block_s, self.per_byte_s)
 
 
 def _split(totals: Floats, per_block_s: float) -> tuple[float, float]:

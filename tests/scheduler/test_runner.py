@@ -327,3 +327,13 @@ def test_two_halves_pass_as_one_all_reduce() -> None:
         rank.now += 1.0
         rank.engine.finish(half)
     assert list(rank.runner.passages) == [(200.0, 1.0), (200.0, 1.0)]
+
+
+def test_a_link_is_busy_while_anything_is_under_way() -> None:
+    """Whatever the order in which blocks end: here the one that started last is done first."""
+    rank = Rank(make_plan(4, 4))
+    rank.at(1.0, rank.runner.ready, 1)
+    rank.at(3.0, rank.runner.ready, 0)
+    rank.at(4.0, rank.engine.finish, 0)
+    rank.at(7.0, rank.engine.finish, 1)
+    assert [seconds for _, seconds in rank.runner.passages] == [3.0, 3.0]
