@@ -82,6 +82,8 @@ shaped: .venv/test
 	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit,2Gbit,500Mbit --windows 4 --repeats 1 --wire fp32 --real-time \
 		--out docs/data/bench
 	$(BIN)/autobyte bench --model vgg16 --size-scale 0.1 --repeats 1 --real-time --out docs/data/reach
+	$(BIN)/autobyte bench --model vgg16,gpt2,resnet50 --compute 0.4s --steps 8 --rate 1Gbit --real-time --out docs/data/auto \
+		--repeats 3 --calibration paper/data/testbed_calibration.json --policies auto
 	for model in vgg16 gpt2 resnet50 densenet121; do \
 		$(BIN)/autobyte bench --model $$model --compute 0.4s --steps 8 --rate 1Gbit --real-time --out docs/data/policies \
 			--repeats 1 --calibration paper/data/testbed_calibration.json \
