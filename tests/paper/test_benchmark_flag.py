@@ -39,6 +39,6 @@ def test_its_json_and_its_comparison_are_pytest_benchmarks(tmp_path: Path) -> No
     (benchmark,) = json.loads(out.read_text())["benchmarks"]
     assert benchmark["stats"]["rounds"] == 5
     assert benchmark["stats"]["median"] > 0
-    table = ran(storage, "--benchmark-compare")
+    table = ran(storage, "--benchmark-compare=0001")
     assert "(0001_first)" in table
     assert "(NOW)" in table
