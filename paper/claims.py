@@ -287,7 +287,7 @@ for name, (title, published, why_not) in CHANGING.items():
                         if bound_to(rows, "method", ours, reference, **where)
                         else None
                     ),
-                    why_not if reference != "released" or why_not != UNMEASURED else NO_SPACE,
+                    NO_SPACE if reference == "released" and why_not == UNMEASURED else why_not,
                 ),
             )
     possible, ours = phases(rows, "oracle", "bayesian"), phases(rows, mine[-1], "bayesian")

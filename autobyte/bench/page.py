@@ -5,10 +5,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from autobyte.bench.plot import NAMES, draw_rows, height, in_order
+from autobyte.bench.plot import NAMES, draw_rows, height, in_order, label
 from autobyte.comparison.page import NAME, save_page, shell
 from autobyte.comparison.panels.look import svg
-from autobyte.config import Config
 from autobyte.errors import FileError
 
 COLUMNS = ("scheduler", "engine", "wire", "config", "step", "from … to", "samples/s", "over DDP", "over bound", "gap")
@@ -66,12 +65,12 @@ def _part(name: str, outcome: dict[str, Any]) -> str:
 
 
 def _texts(row: dict[str, Any]) -> list[str]:
-    config, closed = row["config"], row["gap_closed"]
+    closed = row["gap_closed"]
     return [
         row["scheduler"],
         NAMES[row["architecture"]],
         row["wire_dtype"] or "fp32",
-        f"{config['bucket_mib']} MiB" if "bucket_mib" in config else Config.from_json(config).label,
+        label(row["config"]),
         f"{1e3 * row['step_s']:.0f} ms",
         f"{1e3 * row['step_low_s']:.0f} … {1e3 * row['step_high_s']:.0f}",
         f"{row['samples_per_s']:.1f}",

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autobyte.comparison.panels.look import drawable, encoded, new_figure, styled
+from autobyte.config import Config
 from autobyte.errors import FileError
 
 NAMES = {"allreduce": "all-reduce", "ps": "PS"}
@@ -36,6 +37,11 @@ def draw_bench(outcome: dict[str, Any], path: Path) -> None:
 def in_order(outcome: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows by dtype on the wire, the slowest first."""
     return sorted(outcome["rows"], key=lambda row: (row["wire_dtype"] or "", -row["step_s"]))
+
+
+def label(config: dict[str, Any]) -> str:
+    """A row's config in a few characters."""
+    return f"{config['bucket_mib']} MiB" if "bucket_mib" in config else Config.from_json(config).label
 
 
 def height(outcome: dict[str, Any]) -> float:

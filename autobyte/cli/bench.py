@@ -178,6 +178,7 @@ def _cell(
 
 
 def _show(outcome: dict[str, Any]) -> None:
+    from autobyte.bench.plot import label
     from autobyte.cli.console import percent, print_line, print_table
 
     print_line(outcome["emulated"])
@@ -233,10 +234,3 @@ def _show_all(outcomes: list[dict[str, Any]]) -> None:
         )
     print_line("")
     print_table(("model", "rate", "bound", "DDP's best", *columns.values(), "gap, tuned", "gap, auto"), rows)
-
-
-def label(config: dict[str, Any]) -> str:
-    """A row's config in a few characters."""
-    from autobyte.config import Config
-
-    return f"{config['bucket_mib']} MiB" if "bucket_mib" in config else Config.from_json(config).label

@@ -43,7 +43,9 @@ class Costs:
             self._first.clear()
         self._first.setdefault(config, pace)
         self._seen.pop(config, None)
-        self._seen = {**dict(list(self._seen.items())[1 - KEEP :]), config: totals}  # the latest last
+        self._seen[config] = totals  # the latest last
+        if len(self._seen) > KEEP:
+            del self._seen[next(iter(self._seen))]
         blocks, nbytes, seconds = np.array(list(self._seen.values())).T
         thickness = blocks / nbytes
         self.per_block_s, self.per_byte_s = _split(totals, NOMINAL_S)
