@@ -3,12 +3,27 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from autobyte.scheduler.block import Block, Op
 from autobyte.scheduler.core import Core
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.plan import Plan
 from autobyte.trace import BlockSpan, Clock, Trace
+
+
+class Passage(NamedTuple):
+    """A block that went over the wire.
+
+    Args:
+        nbytes: of gradients that were all-reduced; a half of an all-reduce counts half of its bytes.
+        seconds: since it started, or since another was done while it was under way.
+        alone: no other block started between its start and when it was sent, or was being sent then.
+    """
+
+    nbytes: float
+    seconds: float
+    alone: bool
 
 
 class Runner:
@@ -50,7 +65,7 @@ class Runner:
         self._at_boundary = True
         self._broken = False  # a block has failed
         self._since_s = 0.0  # when a block was done last, or the first of those under way started
-        self.passages: deque[tuple[float, float]] = deque(maxlen=4096)  # bytes all-reduced, and time on the wire (s)
+        self.passages: deque[Passage] = deque(maxlen=4096)
         self._load(plan)
 
     @property
@@ -98,6 +113,8 @@ class Runner:
         self._start_s = [0.0] * len(plan.tiling)
         self._sent_s = [0.0] * len(plan.tiling)
         self._flying = [False] * len(plan.tiling)
+        self._leaving: set[int] = set()  # started and not sent
+        self._alone = [True] * len(plan.tiling)
         self._under_way = 0
 
     def _on_ready(self, tensor: int) -> None:
@@ -120,12 +137,14 @@ class Runner:
 
     def _on_sent(self, block: Block) -> None:
         self._sent_s[block.index] = self._clock()
+        self._leaving.discard(block.index)
         self._start(self._core.sent(block))
 
     def _on_done(self, block: Block) -> None:
         now = self._clock()
         nbytes = block.nbytes if block.op is Op.ALL_REDUCE else block.nbytes / 2  # a half has half of the traffic
-        self.passages.append((nbytes, now - self._since_s))  # blocks may end in another order than they started in
+        passage = Passage(nbytes, now - self._since_s, self._alone[block.index])
+        self.passages.append(passage)  # blocks may end in another order than they started in
         self._since_s = now
         self._under_way -= 1
         self._flying[block.index] = False
@@ -150,6 +169,10 @@ class Runner:
                 self._since_s = self._start_s[block.index]
             self._under_way += 1
             self._flying[block.index] = True
+            self._alone[block.index] = not self._leaving
+            if len(self._leaving) == 1:
+                self._alone[next(iter(self._leaving))] = False
+            self._leaving.add(block.index)
             try:
                 self._engine.start(block, self._sent, self._done)
             except Exception as error:  # of a network that is gone, say: told like one that comes later

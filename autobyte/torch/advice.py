@@ -34,7 +34,7 @@ class Window:
         first: its first step.
         step_s: of the rank whose median is largest, shape [steps] (s).
         forward_s, backward_s: shape [ranks, layers] (s).
-        totals: blocks, bytes, and seconds that the link was busy with them, shape [ranks, 3].
+        totals: of the blocks that went over the wire, as `costs.totals` has them, shape [ranks, 4].
     """
 
     config: Config

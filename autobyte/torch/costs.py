@@ -1,16 +1,22 @@
 """What a block and a byte cost on the wire, from blocks that training sent anyway."""
 
 from collections.abc import Sequence
+from math import nan
+from statistics import median
 
 import numpy as np
 from scipy.optimize import nnls
 
 from autobyte.config import Config
+from autobyte.errors import InputError
 from autobyte.job import Floats
+from autobyte.scheduler.alpha_beta import AlphaBeta
+from autobyte.scheduler.runner import Passage
 
 APART = 1.5  # ratio of blocks per byte from which two configs tell the cost of a block from that of a byte
-NOMINAL_S = 1e-3  # a block's cost besides its bytes until two configs tell it: 1.3 ms on gloo for one by itself
+NOMINAL_S = 1e-3  # a block's cost besides its bytes where nothing tells it: 1.3 ms on gloo for one by itself
 BESIDES_S = 2e-4  # the same for one that others travel beside: its start and end hide behind theirs
+TOTALS = 4  # numbers that sum up a window's passages
 KEEP = 12  # configs: what was seen under others long ago may be of another link
 CHANGED = 0.15  # relative change of a config's time per byte, after which what was known of the link is forgotten
 
@@ -18,12 +24,12 @@ CHANGED = 0.15  # relative change of a config's time per byte, after which what 
 class Costs:
     """Seconds per block and per byte, from every config that has run on the link as it is.
 
-    One config sends the same blocks in every step: it tells what they cost together, and hardly what a block costs
-    besides its bytes. Two that cut differently do. Neither is negative.
+    One config sends the same blocks in every step: it tells what they cost together, and what a block costs besides
+    its bytes only if blocks of several sizes travel one at a time. Two that cut differently do. Neither is negative.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Config, Floats] = {}  # blocks, bytes, seconds
+        self._seen: dict[Config, Floats] = {}  # `totals` of its latest window
         self._first: dict[Config, float] = {}  # seconds per byte in a config's first window: links may fade slowly
         self.per_block_s = 0.0
         self.per_byte_s = 0.0
@@ -33,7 +39,7 @@ class Costs:
 
         Args:
             config: in force in it.
-            totals: blocks, bytes, seconds that the link was busy, shape [3].
+            totals: of its passages, as the function of that name has them, shape [4].
         """
         if totals[1] <= 0:
             return
@@ -46,9 +52,10 @@ class Costs:
         self._seen[config] = totals  # the latest last
         if len(self._seen) > KEEP:
             del self._seen[next(iter(self._seen))]
-        blocks, nbytes, seconds = np.array(list(self._seen.values())).T
+        blocks, nbytes, seconds = np.array(list(self._seen.values()))[:, :3].T
         thickness = blocks / nbytes
-        self.per_block_s, self.per_byte_s = _split(totals, NOMINAL_S)
+        alone_s = NOMINAL_S if np.isnan(totals[3]) else max(float(totals[3]), BESIDES_S)
+        self.per_block_s, self.per_byte_s = _split(totals, alone_s)
         if thickness.max() > APART * thickness.min():
             fitted, _ = nnls(np.column_stack([blocks, nbytes]) / seconds[:, None], np.ones(len(seconds)))
             if fitted[1] > 0:
@@ -67,12 +74,27 @@ class Costs:
 
 def _split(totals: Floats, per_block_s: float) -> tuple[float, float]:
     """Seconds per block and per byte by one window, where a block's cost is assumed; half of all at most."""
-    blocks, nbytes, seconds = totals.tolist()
+    blocks, nbytes, seconds = totals[:3].tolist()
     per_block_s = min(per_block_s, 0.5 * seconds / blocks)
     return per_block_s, (seconds - blocks * per_block_s) / nbytes
 
 
-def totals(passages: Sequence[tuple[float, float]]) -> Floats:
-    """Blocks, bytes, seconds; shape [3]."""
-    seconds = sum(passage for _, passage in passages)
-    return np.array([len(passages), sum(nbytes for nbytes, _ in passages), seconds], dtype=float)
+def totals(passages: Sequence[Passage]) -> Floats:
+    """Blocks, bytes, seconds that the link was busy; seconds of a block besides its bytes, or nan; shape [4]."""
+    nbytes, seconds = sum(passage.nbytes for passage in passages), sum(passage.seconds for passage in passages)
+    return np.array(
+        [len(passages), nbytes, seconds, _start_s([each for each in passages if each.alone])], dtype=float
+    )
+
+
+def _start_s(alone: Sequence[Passage]) -> float:
+    """a of T(s) = a + s/B by the middle time of each size: a block may wait until other ranks have it."""
+    times: dict[float, list[float]] = {}
+    for passage in alone:
+        times.setdefault(passage.nbytes, []).append(passage.seconds)
+    middle = {nbytes: median(seconds) for nbytes, seconds in times.items()}
+    sizes = [passage.nbytes for passage in alone]
+    try:
+        return AlphaBeta.fit(sizes, [middle[nbytes] for nbytes in sizes]).start_s
+    except InputError:
+        return nan

@@ -13,7 +13,7 @@ from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.scheduler.policies import make_plan
 from autobyte.torch.advice import Adviser, Window
-from autobyte.torch.costs import totals
+from autobyte.torch.costs import TOTALS, totals
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import priced, timed
 from autobyte.torch.times import LayerTimes
@@ -134,10 +134,10 @@ class Online:
     def _end_window(self) -> None:
         rows = self._training.control.gather(torch.from_numpy(self._numbers())).numpy()
         if self.adviser is not None:
-            times = rows[:, WINDOW:-3].reshape(-1, 2, len(self._layers))
+            times = rows[:, WINDOW:-TOTALS].reshape(-1, 2, len(self._layers))
             steps = max(rows[:, : len(self._steps)], key=np.median)
             config = self._training.config
-            self.adviser.consult(Window(config, self._first, steps, times[:, 0], times[:, 1], rows[:, -3:]))
+            self.adviser.consult(Window(config, self._first, steps, times[:, 0], times[:, 1], rows[:, -TOTALS:]))
         self._planned = True
         self.reset()
 

@@ -326,7 +326,7 @@ def test_two_halves_pass_as_one_all_reduce() -> None:
     for half in (0, 1):
         rank.now += 1.0
         rank.engine.finish(half)
-    assert list(rank.runner.passages) == [(200.0, 1.0), (200.0, 1.0)]
+    assert list(rank.runner.passages) == [(200.0, 1.0, True), (200.0, 1.0, True)]
 
 
 def test_a_link_is_busy_while_anything_is_under_way() -> None:
@@ -336,4 +336,15 @@ def test_a_link_is_busy_while_anything_is_under_way() -> None:
     rank.at(3.0, rank.runner.ready, 0)
     rank.at(4.0, rank.engine.finish, 0)
     rank.at(7.0, rank.engine.finish, 1)
-    assert [seconds for _, seconds in rank.runner.passages] == [3.0, 3.0]
+    assert [(each.seconds, each.alone) for each in rank.runner.passages] == [(3.0, False), (3.0, False)]
+
+
+def test_a_block_that_starts_when_the_one_before_is_sent_travels_alone() -> None:
+    rank = Rank(make_plan(4, 4, credit=4))
+    rank.at(1.0, rank.runner.ready, 1)
+    rank.at(2.0, rank.runner.ready, 0)
+    rank.at(4.0, rank.engine.sent, 1)
+    assert rank.engine.started == [1, 0]
+    rank.at(5.0, rank.engine.done, 1)
+    rank.at(7.0, rank.engine.finish, 0)
+    assert [(each.seconds, each.alone) for each in rank.runner.passages] == [(4.0, True), (2.0, True)]

@@ -44,7 +44,7 @@ def window(*, compute: float = 1.0, wire: float = 1.0) -> Window:
         np.full(10, 0.02),
         np.full((RANKS, 3), 1e-3 * compute),
         np.full((RANKS, 3), 2e-3 * compute),
-        np.tile([8.0, nbytes, nbytes * BYTE_S * wire], (RANKS, 1)),
+        np.tile([8.0, nbytes, nbytes * BYTE_S * wire, np.nan], (RANKS, 1)),
     )
 
 

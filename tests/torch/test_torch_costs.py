@@ -1,21 +1,23 @@
 """Costs of blocks and bytes, recovered from what was made with known ones."""
 
+import numpy as np
 import pytest
 
 from autobyte.config import Config
+from autobyte.scheduler.runner import Passage
 from autobyte.torch.costs import BESIDES_S, NOMINAL_S, Costs, totals
 
 PER_BLOCK_S, PER_BYTE_S = 2e-3, 1e-8
 COARSE, FINE = Config(4_000_000, 16_000_000), Config(500_000, 2_000_000)
 
 
-def passages(sizes: list[int], *, slower: float = 1.0) -> list[tuple[int, float]]:
+def passages(sizes: list[int], *, slower: float = 1.0) -> list[Passage]:
     """Blocks four at a time: they end together, and the first seems to have taken all the time."""
     made = []
     for start in range(0, len(sizes), 4):
         together = sizes[start : start + 4]
         spent = sum(PER_BLOCK_S + nbytes * PER_BYTE_S * slower for nbytes in together)
-        made += [(nbytes, 0.0 if index else spent) for index, nbytes in enumerate(together)]
+        made += [Passage(nbytes, 0.0 if index else spent, False) for index, nbytes in enumerate(together)]
     return made
 
 
@@ -36,6 +38,24 @@ def test_a_block_never_costs_less_than_nothing() -> None:
         costs.add(config, totals(made))
     assert costs.per_block_s == 0.0
     assert PER_BYTE_S < costs.per_byte_s < 1.5 * PER_BYTE_S + PER_BLOCK_S / 500_000
+
+
+def test_one_config_tells_both_if_its_blocks_travel_one_at_a_time() -> None:
+    """In most steps: now and then a block waits until other ranks have it."""
+    waits = np.random.default_rng(0).exponential(0.02, 200) * (np.arange(200) % 3 == 0)
+    sizes = [4_000, 90_000, 400_000, 1_000_000] * 50
+    made = [Passage(n, PER_BLOCK_S + n * PER_BYTE_S + wait, True) for n, wait in zip(sizes, waits, strict=True)]
+    costs = Costs()
+    costs.add(COARSE, totals(made))
+    assert costs.per_block_s == pytest.approx(PER_BLOCK_S, rel=1e-6)
+    assert costs.beside()[0] == BESIDES_S
+
+
+@pytest.mark.parametrize("sizes", [[1_000_000] * 64, [500_000, 2_000_000] * 3])
+def test_blocks_too_like_in_size_or_too_few_do_not(sizes: list[int]) -> None:
+    costs = Costs()
+    costs.add(COARSE, totals([Passage(n, PER_BLOCK_S + n * PER_BYTE_S, True) for n in sizes]))
+    assert costs.per_block_s == NOMINAL_S
 
 
 def test_one_config_alone_leaves_a_block_its_nominal_cost() -> None:
