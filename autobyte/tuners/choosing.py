@@ -14,8 +14,8 @@ from autobyte.tuners.twin_process import Process
 
 BLIND = Process(common=3.0, regime=0.3, block=0.3, flight=0.3)  # of log(measured), where nothing can be predicted
 NOISE = 0.004  # of a step time at least: a predictor's own roughness
-EARLY = 3  # windows of a regime in which a trial is expected to pay off for one window at least
-LASTS = 3  # a regime that has lasted n windows is expected to last n / 3 more: so long may a trial pay off
+EARLY = 3  # windows at first in which a trial is expected to pay off for one window at least
+LASTS = 3  # what has lasted n windows is expected to last n / 3 more: so long may a trial pay off
 
 
 def every(space: Space) -> list[Config]:
@@ -31,7 +31,7 @@ def worth(mean: Floats, deviation: Floats, *, lasted: int) -> Floats:
     Args:
         mean: of the logarithm of its step time; infinite for who cannot win.
         deviation: how sure that is.
-        lasted: windows for which the job has been what it is.
+        lasted: windows for which what a trial can tell has held.
     """
     likely = np.isfinite(mean)
     best = float(mean.min())

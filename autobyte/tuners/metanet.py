@@ -143,7 +143,7 @@ class Metanet(Tuner):
             return self._running
         self._news = False
         mean, deviation = self._believed()
-        lasted = self._memory.lasted if self._memory.windows else LASTS * len(self._unseen)
+        lasted = self._memory.number if self._memory.windows else LASTS * len(self._unseen)
         value = worth(mean, deviation, lasted=lasted)
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran = self._memory.here
@@ -282,14 +282,9 @@ class _Memory:
     def __init__(self) -> None:
         self.windows: list[_Window] = []
         self._now = 0.0
-        self._number, self._since = 0, 0
+        self.number = 0  # windows so far
         self._places: dict[Config, tuple[float, float]] = {}  # of configs, for a job of so many bytes
         self._total = 0.0
-
-    @property
-    def lasted(self) -> int:
-        """Windows since the current regime began."""
-        return self._number - self._since
 
     @property
     def here(self) -> set[Config]:
@@ -312,14 +307,14 @@ class _Memory:
         state, config = net.state, measurement.config
         new = float(net.regime) != self._now
         if new:
-            self._now, self._since = float(net.regime), self._number
+            self._now = float(net.regime)
         row = self._rows(state, [config])[0]
         asked = net.asked([config])
         window = _Window(config, row, measurement.mean_s, measurement.error, net.code, asked, state.samples)
         like = [w for w in self.windows if w.config == config and w.row[0] == row[0]]
         drop = like[: max(0, len(like) - ALIKE + 1)]
         self.windows = [*[other for other in self.windows if other not in drop][-KEEP + 1 :], window]
-        self._number += 1
+        self.number += 1
         return new
 
     def residual(self, net: _Network, configs: Sequence[Config], *, process: Process) -> tuple[Floats, Floats]:
@@ -362,7 +357,7 @@ class _Memory:
             if config not in self._places:
                 flight = min(config.credit_bytes, max(static.total_bytes, 1.0))
                 self._places[config] = math.log2(_block(static, config)), math.log2(flight)
-        head = self._now, float(self._number)
+        head = self._now, float(self.number)
         return np.array([(*head, *self._places[config]) for config in configs])
 
 

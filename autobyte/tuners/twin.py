@@ -107,7 +107,7 @@ class Twin(Tuner):
 
     @property
     def _lasted(self) -> int:
-        return self._calibration.lasted if self._calibration.windows else LASTS * len(self._unseen)
+        return self._calibration.number if self._calibration.windows else LASTS * len(self._unseen)
 
     def _believed(self) -> tuple[Floats, Floats]:
         """Logarithm of the step time under each candidate, infinite for who cannot win; its standard deviation."""

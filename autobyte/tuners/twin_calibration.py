@@ -121,7 +121,6 @@ class Calibration:
         self._number = 0
         self._left_out = False  # the window before
         self._regimes = 1
-        self._since: dict[float, int] = {}
         self._first: dict[tuple[float, Config], Window] = {}  # window of a regime under a config
 
     def note(self, measurement: Measurement, *, expected_s: float = math.nan) -> bool:
@@ -152,8 +151,6 @@ class Calibration:
         before = self.regime
         window.row[0] = self._regime_of(window, changed=at > 0 or self._left_out)
         self._left_out = False
-        if window.row[0] != before or not self.windows:
-            self._since[float(window.row[0])] = self._number
         self._number += 1
         self._first.setdefault((float(window.row[0]), window.config), window)
         self._remember(window)
@@ -161,9 +158,9 @@ class Calibration:
         return bool(self.windows[-1].row[0] != before)
 
     @property
-    def lasted(self) -> int:
-        """Windows since the current regime was first seen."""
-        return self._number - self._since.get(self.regime, 0)
+    def number(self) -> int:
+        """Windows so far, but for those that were left out."""
+        return self._number
 
     @property
     def regime(self) -> float:

@@ -87,7 +87,8 @@ def test_it_sees_a_change_of_bandwidth_in_the_window_after() -> None:
     scenario = Scenario("3 Gbit/s", (Change(at=40, up=3 * GBIT, down=3 * GBIT),))
     found = regrets(job, scenario=scenario, windows=7)
     assert max(found[:3]) <= 0.01
-    assert max(found[4:]) <= 0.01  # found[3] is judged in the new state, of which no window has told
+    assert found[4] <= 0.02  # found[3] is judged in the new state, of which no window has told; this may be a trial
+    assert max(found[5:]) <= 0.01
 
 
 def test_it_sees_workers_come_and_a_straggler() -> None:
@@ -224,6 +225,16 @@ def test_links_that_fade_slowly_are_not_put_down_to_the_config() -> None:
     found = regrets(job, scenario=Scenario("fading", fading), windows=15, effects=Effects(jitter=0.05))
     assert max(found) <= 0.08  # a trial now and then
     assert np.median(found) <= 0.01
+
+
+def test_links_that_never_rest_do_not_keep_it_from_trying() -> None:
+    """Another rate every third window; always too much is in flight under the default, and only a trial can tell."""
+    job, effects = make_job("gpt2", architecture="allreduce"), Effects(inflight_bytes=50e6, incast=0.029)
+    rates = (6.0, 14.0, 4.0, 20.0, 8.0, 3.0, 12.0)
+    turns = tuple(Change(at=30 * k, up=rate * GBIT, down=rate * GBIT) for k, rate in enumerate(rates, 1))
+    found = regrets(job, scenario=Scenario("turns", turns), windows=24, effects=effects)
+    assert min(found[:3]) > 0.05
+    assert np.median(found[6:]) <= 0.01
 
 
 @pytest.mark.parametrize("at", [13, 15, 18])
