@@ -11,6 +11,8 @@ from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.plan import Plan
 from autobyte.trace import BlockSpan, Clock, Trace
 
+AT_ONCE = 0.05  # part of a block's time, from when it is sent, in which the next one may start before it is in place
+
 
 class Passage(NamedTuple):
     """A block that went over the wire.
@@ -18,7 +20,8 @@ class Passage(NamedTuple):
     Args:
         nbytes: of gradients that were all-reduced; a half of an all-reduce counts half of its bytes.
         seconds: since it started, or since another was done while it was under way.
-        alone: no other block started between its start and when it was sent, or was being sent then.
+        alone: no other was being sent when it started, none started before it was sent, and then it was in place at
+            once.
     """
 
     nbytes: float
@@ -143,7 +146,9 @@ class Runner:
     def _on_done(self, block: Block) -> None:
         now = self._clock()
         nbytes = block.nbytes if block.op is Op.ALL_REDUCE else block.nbytes / 2  # a half has half of the traffic
-        passage = Passage(nbytes, now - self._since_s, self._alone[block.index])
+        passed_s = now - self._since_s
+        alone = self._alone[block.index] and now - self._sent_s[block.index] <= AT_ONCE * passed_s
+        passage = Passage(nbytes, passed_s, alone)
         self.passages.append(passage)  # blocks may end in another order than they started in
         self._since_s = now
         self._under_way -= 1

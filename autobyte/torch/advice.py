@@ -169,7 +169,7 @@ class Adviser:
     def _think(self, window: Window, epoch: int) -> None:
         began_s = time.thread_time()
         try:
-            self._costs.add(window.config, np.median(window.totals, axis=0))
+            self._costs.add(window.config, window.totals)
             config = self._choose(window)
             planned = None if self._stale or config != window.config else self._planned
             answer = None if planned is not None and planned.holds(window) else self._plan(window, config)

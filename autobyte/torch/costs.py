@@ -29,7 +29,7 @@ class Costs:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Config, Floats] = {}  # `totals` of its latest window
+        self._seen: dict[Config, Floats] = {}  # `totals` of its latest window, of the middle rank
         self._first: dict[Config, float] = {}  # seconds per byte in a config's first window: links may fade slowly
         self.per_block_s = 0.0
         self.per_byte_s = 0.0
@@ -39,8 +39,10 @@ class Costs:
 
         Args:
             config: in force in it.
-            totals: of its passages, as the function of that name has them, shape [4].
+            totals: of every rank's passages, as the function of that name has them, shape [ranks, 4].
         """
+        alone_s = totals[np.isfinite(totals[:, 3]), 3]
+        totals = np.median(totals, axis=0)
         if totals[1] <= 0:
             return
         pace = float(totals[2] / totals[1])
@@ -54,8 +56,8 @@ class Costs:
             del self._seen[next(iter(self._seen))]
         blocks, nbytes, seconds = np.array(list(self._seen.values()))[:, :3].T
         thickness = blocks / nbytes
-        alone_s = NOMINAL_S if np.isnan(totals[3]) else max(float(totals[3]), BESIDES_S)
-        self.per_block_s, self.per_byte_s = _split(totals, alone_s)
+        start_s = max(float(np.median(alone_s)), BESIDES_S) if alone_s.size else NOMINAL_S
+        self.per_block_s, self.per_byte_s = _split(totals, start_s)
         if thickness.max() > APART * thickness.min():
             fitted, _ = nnls(np.column_stack([blocks, nbytes]) / seconds[:, None], np.ones(len(seconds)))
             if fitted[1] > 0:
@@ -96,5 +98,5 @@ def _start_s(alone: Sequence[Passage]) -> float:
     sizes = [passage.nbytes for passage in alone]
     try:
         return AlphaBeta.fit(sizes, [middle[nbytes] for nbytes in sizes]).start_s
-    except InputError:
+    except (InputError, RuntimeError):  # scipy's: no line found
         return nan

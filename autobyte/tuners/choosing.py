@@ -14,6 +14,7 @@ from autobyte.tuners.twin_process import Process
 
 BLIND = Process(common=3.0, regime=0.3, block=0.3, flight=0.3)  # of log(measured), where nothing can be predicted
 NOISE = 0.004  # of a step time at least: a predictor's own roughness
+MOST = 30  # windows that were ever judged: what a trial may cost is bounded, however long training lasts
 EARLY = 3  # windows at first in which a trial is expected to pay off for one window at least
 LASTS = 3  # what has lasted n windows is expected to last n / 3 more: so long may a trial pay off
 
@@ -36,7 +37,7 @@ def worth(mean: Floats, deviation: Floats, *, lasted: int) -> Floats:
     likely = np.isfinite(mean)
     best = float(mean.min())
     gap = np.where(likely, mean, best) - best
-    ahead = max(1.0, lasted / LASTS) if lasted > EARLY else 1.0
+    ahead = max(1.0, min(lasted, MOST) / LASTS) if lasted > EARLY else 1.0
     return np.where(likely, ahead * _improvement(gap, deviation) - gap, -np.inf)
 
 

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
 BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
+OCTAVES = 2.0  # by how much the bytes in flight may grow at once
 CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
 
 
@@ -77,12 +78,14 @@ class Twin(Tuner):
         self._misses = Misses()
         self._pace = Backoff()
         self._running: Config | None = None
+        self._left: Config | None = None  # in force before
         self._expected: dict[Config, float] = {}
         self._news = True
 
     def tell(self, measurement: Measurement) -> None:
         """Calibrate on it, and see by how much it was expected otherwise."""
-        self._news |= measurement.config != self._running
+        if measurement.config != self._running:
+            self._news, self._left = True, self._running
         self._running = measurement.config
         expected_s = self._expected.get(measurement.config, math.nan)
         if not broken(measurement.step_s):
@@ -100,6 +103,8 @@ class Twin(Tuner):
         if self._running is None or not self._pace.due(changed=self._news):
             return self._running
         self._news = False
+        if self._calibration.doubtful and self._left is not None:
+            return self._left
         mean, deviation = self._believed()
         value = worth(mean, deviation, lasted=self._lasted)
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
@@ -125,6 +130,8 @@ class Twin(Tuner):
         mean = np.where(likely, np.log(np.where(likely, simulated_s, 1.0)) + residual, np.inf)
         seen = max(window.row[3] for window in calibration.windows if window.row[0] == calibration.regime)
         mean += np.clip(rows[:, 3] - seen - 0.3, 0.0, 1.0) * pace  # more in flight than ever: expect the worse
+        most = max(window.row[3] for window in calibration.windows)
+        mean[rows[:, 3] > most + OCTAVES] = np.inf
         return mean, np.sqrt(pace**2 + np.minimum(doubt, self._steps().local ** 2))
 
     def _wire_s(self, state: JobState, stretch: Floats) -> Floats:

@@ -118,10 +118,11 @@ class Calibration:
         self.windows: list[Window] = []
         self.overhead = 1.0
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
-        self._number = 0
+        self.number = 0  # windows so far, but for those that were left out
         self._left_out = False  # the window before
         self._regimes = 1
         self._first: dict[tuple[float, Config], Window] = {}  # window of a regime under a config
+        self._doubt: tuple[Window, float] | None = None  # the latest window, if doubtful, and the regime before it
 
     def note(self, measurement: Measurement, *, expected_s: float = math.nan) -> bool:
         """Take in a window that has statistics; whether something has changed but the config.
@@ -139,7 +140,7 @@ class Calibration:
         load = self._load(measurement.config, len(stats.forward_s), stats.servers)
         rates = stats.up_bytes_per_s, stats.down_bytes_per_s
         state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
-        row = np.array([0.0, self._number, *place(measurement.config, load)])
+        row = np.array([0.0, self.number, *place(measurement.config, load)])
         window = Window(measurement.config, row, load, state, measurement.mean_s, measurement.error)
         at = self._break(measurement, expected_s)
         if at:
@@ -148,19 +149,24 @@ class Calibration:
                 self._left_out = True
                 return True
             window = self._end_of(window, measurement.step_s[at:], part)
-        before = self.regime
-        window.row[0] = self._regime_of(window, changed=at > 0 or self._left_out)
+        before, regimes, changed = self.regime, self._regimes, at > 0 or self._left_out
+        window.row[0] = self._regime_of(window, changed=changed)
         self._left_out = False
-        self._number += 1
+        if self._doubt is not None and window.row[0] == self._doubt[1]:
+            self._blame(*self._doubt)
+        others = [other for other in self.windows if other.row[0] == before]
+        doubtful = self._regimes > regimes and not changed and self._workers_alike(window, others)
+        self._doubt = (window, before) if doubtful and window.config != others[-1].config else None
+        self.number += 1
         self._first.setdefault((float(window.row[0]), window.config), window)
         self._remember(window)
         self._fit()
         return bool(self.windows[-1].row[0] != before)
 
     @property
-    def number(self) -> int:
-        """Windows so far, but for those that were left out."""
-        return self._number
+    def doubtful(self) -> bool:
+        """Whether the latest window fits nothing and came with a switch: links, or its config; one more will tell."""
+        return self._doubt is not None
 
     @property
     def regime(self) -> float:
@@ -193,7 +199,7 @@ class Calibration:
         """Rows of configs as they would be in the next window, shape [configs, 4]."""
         state = self.windows[-1].state
         loads = [self._load(config, state.workers, state.servers) for config in configs]
-        head = [self.regime, float(self._number)]
+        head = [self.regime, float(self.number)]
         return np.array([[*head, *place(config, load)] for config, load in zip(configs, loads, strict=True)])
 
     def stretch(self, rows: Floats) -> tuple[Floats, Floats]:
@@ -274,8 +280,9 @@ class Calibration:
             return 0.0
         current = self.regime
         pace = float(window.pace(self.overhead))
+        likely = current if self._doubt is None else self._doubt[1]
         known = sorted(
-            {float(other.row[0]) for other in self.windows}, key=lambda regime: (regime != current, -regime)
+            {float(other.row[0]) for other in self.windows}, key=lambda regime: (regime != likely, -regime)
         )
         for regime in known:
             others = [other for other in self.windows if other.row[0] == regime]
@@ -293,15 +300,26 @@ class Calibration:
         self._regimes += 1
         return float(self._regimes - 1)
 
+    def _blame(self, window: Window, regime: float) -> None:
+        """Put a window down to its config: links are what they were before it."""
+        self._first.pop((float(window.row[0]), window.config), None)
+        window.row[0] = regime
+        self._first.setdefault((regime, window.config), window)
+
     def _alike(self, window: Window, others: list[Window]) -> bool:
         """Whether workers are the same as in other windows, and links too where the config was the same."""
-        if others[-1].state.workers != window.state.workers or others[-1].state.servers != window.state.servers:
-            return False
-        before_s = float(np.mean([other.compute_s for other in others[-3:]]))
-        if abs(math.log(max(window.compute_s, 1e-12) / max(before_s, 1e-12))) > SAME_COMPUTE:
+        if not self._workers_alike(window, others):
             return False
         first = self._first.get((float(others[-1].row[0]), window.config))  # not the latest: links may fade slowly
         return first is None or abs(float(first.pace(self.overhead) - window.pace(self.overhead))) <= SAME_LINK
+
+    @staticmethod
+    def _workers_alike(window: Window, others: list[Window]) -> bool:
+        """Whether as many workers take about as long as in other windows."""
+        if others[-1].state.workers != window.state.workers or others[-1].state.servers != window.state.servers:
+            return False
+        before_s = float(np.mean([other.compute_s for other in others[-3:]]))
+        return abs(math.log(max(window.compute_s, 1e-12) / max(before_s, 1e-12))) <= SAME_COMPUTE
 
     def _remember(self, window: Window) -> None:
         """Keep it, and of windows like it the latest: a long rest must not drive out what a search has found."""

@@ -345,6 +345,16 @@ def test_a_block_that_starts_when_the_one_before_is_sent_travels_alone() -> None
     rank.at(2.0, rank.runner.ready, 0)
     rank.at(4.0, rank.engine.sent, 1)
     assert rank.engine.started == [1, 0]
-    rank.at(5.0, rank.engine.done, 1)
+    rank.at(4.1, rank.engine.done, 1)
     rank.at(7.0, rank.engine.finish, 0)
-    assert [(each.seconds, each.alone) for each in rank.runner.passages] == [(4.0, True), (2.0, True)]
+    assert [each.alone for each in rank.runner.passages] == [True, True]
+
+
+def test_a_block_that_comes_back_while_the_next_one_leaves_does_not() -> None:
+    """As on parameter servers, where pulls go beside pushes."""
+    rank = Rank(make_plan(4, 4, credit=4))
+    rank.at(1.0, rank.runner.ready, 1)
+    rank.at(2.0, rank.runner.ready, 0)
+    rank.at(4.0, rank.engine.sent, 1)
+    rank.at(6.0, rank.engine.done, 1)
+    assert [each.alone for each in rank.runner.passages] == [False]

@@ -101,9 +101,12 @@ def test_it_sees_workers_come_and_a_straggler() -> None:
 def test_on_a_flat_noisy_landscape_it_rests() -> None:
     """Compute hides all communication: whatever it changes is noise."""
     job = make_job("vgg16", gbit=1000.0, workers=2)
-    decisions = tune(make_twin(job), World(job, effects=Effects(jitter=0.1), seed=3), SPACE, budget=60)
-    configs = [decision.config for decision in decisions]
-    assert sum(a != b for a, b in pairwise(configs[10:])) <= 1
+    changes = []
+    for seed in range(6):
+        world = World(job, effects=Effects(jitter=0.1), seed=seed)
+        configs = [decision.config for decision in tune(make_twin(job), world, SPACE, budget=60)]
+        changes.append(sum(a != b for a, b in pairwise(configs[10:])))
+    assert np.median(changes) <= 2
 
 
 def test_what_it_remembers_of_a_window_is_of_that_window() -> None:
@@ -225,6 +228,23 @@ def test_links_that_fade_slowly_are_not_put_down_to_the_config() -> None:
     found = regrets(job, scenario=Scenario("fading", fading), windows=15, effects=Effects(jitter=0.05))
     assert max(found) <= 0.08  # a trial now and then
     assert np.median(found) <= 0.01
+
+
+def test_a_trial_that_fits_nothing_is_undone_and_blamed_if_links_are_what_they_were() -> None:
+    """A large window that is five times slower than anything its model can explain."""
+    job = make_job("gpt2", architecture="allreduce")
+    twin, world = make_twin(job), World(job)
+    rest, trial = Config(8 << 20, 8 << 20), Config(4 << 20, 4 << 20)
+    for config in (rest, rest):
+        twin.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
+    slow = World(make_job("gpt2", architecture="allreduce", gbit=2.0))
+    twin.tell(slow.measure(trial, iterations=WINDOW, warmup=WARMUP))
+    assert twin._calibration.doubtful
+    assert twin.ask() == rest
+    twin.tell(world.measure(rest, iterations=WINDOW, warmup=WARMUP))
+    assert not twin._calibration.doubtful
+    assert len({window.row[0] for window in twin._calibration.windows}) == 1
+    assert twin.ask() != trial
 
 
 def test_links_that_never_rest_do_not_keep_it_from_trying() -> None:
