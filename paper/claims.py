@@ -247,7 +247,7 @@ note(
     "nobody has "
     "seen then; the twin expects the worse of larger windows, to be safe on networks that crowd, and tries one when "
     "the "
-    "regime has lasted long enough for a trial to pay off. The published trigger asks for a predicted gain of 5 %, "
+    "job has lasted long enough for a trial to pay off. The published trigger asks for a predicted gain of 5 %, "
     "ours "
     "for 1 % and what a trial could find, and what is left at ⟨4,1⟩ is predicted to be less."
     if slow
