@@ -57,8 +57,8 @@ bench: .venv/test
 	$(BIN)/python -m pytest tests/benchmarks -s
 
 gap: .venv/test
-	AUTOBYTE_JOBS=500 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "optimum or 400"
-	AUTOBYTE_JOBS=1000 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600 -k "others"
+	$(BIN)/python paper/usbyte_peers.py
+	AUTOBYTE_JOBS=500 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600
 	$(BIN)/python tools/usbyte_table.py
 
 judge: .venv/test
@@ -90,6 +90,7 @@ shaped: .venv/test
 			--policies fifo,wfbp,ddp,horovod,mgwfbp,p3,tictac,bytescheduler:fusion=1,usbyte,dear,auto || exit 1; \
 	done
 	$(BIN)/python tools/live_tuners.py
+	$(BIN)/python tools/shaped_tables.py
 
 paper: .venv/test
 	$(BIN)/python -m pytest tests/paper/test_paper_scripts.py
@@ -109,6 +110,7 @@ paper-testbed: .venv/test
 
 record: .venv/test
 	$(BIN)/python tests/tuners/test_contract.py
+	$(BIN)/python tests/features/test_features.py
 	COLUMNS=160 $(BIN)/autobyte compare --model tests/data/small_vgg.json --workers 8 --bandwidth 1Gbit \
 		| sed 's/ *$$//' > tests/data/demo.txt
 

@@ -1,9 +1,10 @@
-"""The table of docs/usbyte.md about what each extension is worth. Simulated; a few seconds.
+"""The tables of docs/usbyte.md about what each extension is worth. Simulated; a few seconds.
 
 python tools/usbyte_table.py
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from judge_tables import fill, markdown
@@ -11,7 +12,9 @@ from judge_tables import fill, markdown
 from autobyte.bound import bound_s
 from autobyte.config import Config
 from autobyte.scheduler.policies.ddp import BUCKETS
+from autobyte.scheduler.policies import make_plan
 from autobyte.simulator.landscape import survey
+from autobyte.simulator.steady import steady_s
 from autobyte.units import KIB
 
 ROOT = Path(__file__).parent.parent
@@ -60,5 +63,21 @@ def extensions() -> str:
     return markdown(["", *by_column], body)
 
 
+def drift() -> str:
+    """Step over bound where links or compute have changed: under the plan from before, and under one made anew."""
+    body: list[list[str]] = []
+    for model, title in MODELS.items():
+        before = jobs.job(model, GBIT, "allreduce")
+        old = make_plan(before, ours(FREE, fusion=1)[0])
+        cells = []
+        slower = replace(before.cluster, slowdown=(1.5,) * before.cluster.workers)
+        for after in (*(jobs.job(model, gbit, "allreduce") for gbit in (3, 25)), replace(before, cluster=slower)):
+            new = make_plan(after, ours(FREE, fusion=1)[0])
+            stayed, anew = (steady_s(plan) / bound_s(after) for plan in (replace(old, job=after), new))
+            cells.append(f"{stayed:.3f} → {anew:.3f}")
+        body.append([title, *cells])
+    return markdown(["", "link of 3 Gbit/s", "link of 25 Gbit/s", "compute 1.5 times as long"], body)
+
+
 if __name__ == "__main__":
-    fill(ROOT / "docs" / "usbyte.md", {"extensions": extensions()})
+    fill(ROOT / "docs" / "usbyte.md", {"extensions": extensions(), "drift": drift()})

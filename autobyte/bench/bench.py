@@ -13,6 +13,7 @@ import numpy as np
 from autobyte.bound import bound_s, gap_closed
 from autobyte.job import Cluster, Job, Model
 from autobyte.models import find
+from autobyte.scheduler.policies.ddp import DEFAULT_MIB
 from autobyte.testbed import Testbed
 from autobyte.testbed.load import MOST_CORES, OtherLoad
 from autobyte.testbed.validity import measure_links
@@ -20,7 +21,6 @@ from autobyte.torch.training import WIRE
 from autobyte.units import format_rate
 
 BUCKETS_MIB = (1, 4, 25, 100)  # DDP at its best is the best of these; 25 is its default
-DDP_DEFAULT_MIB = 25
 PAYLOAD = 0.9564  # of a link's nominal rate, under TCP, IP and Ethernet with timestamps: 1448 of 1514
 TIMEOUT_PER_STEP_S = 60.0
 
@@ -210,7 +210,7 @@ def _medians(cell: Cell, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, A
         else:
             yield made
     for members in buckets.values():
-        yield from (row | {"scheduler": "ddp-default"} for row in members if _mib(row) == DDP_DEFAULT_MIB)
+        yield from (row | {"scheduler": "ddp-default"} for row in members if _mib(row) == DEFAULT_MIB)
         yield min(members, key=lambda row: row["step_s"]) | {"scheduler": "ddp-best"}
 
 

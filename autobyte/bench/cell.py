@@ -24,6 +24,7 @@ import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.job import Model
 from autobyte.models import find
+from autobyte.scheduler.policies.ddp import DEFAULT_MIB
 from autobyte.tuning import WINDOW
 
 WARMUP = 6  # steps: the first is synchronous, three measure layers, two switch to the plan made from them
@@ -180,7 +181,8 @@ def _write(pace: Path, steps: int) -> None:
 
 def _ddp(model: Model, run: dict[str, Any]) -> Step:
     emulated = ab.emulate(model)
-    wrapped = DistributedDataParallel(emulated, bucket_cap_mb=run["bucket_mib"])
+    bucket = run["bucket_mib"]  # a size that is said is that of the first bucket, too; by default that has 1 MiB
+    wrapped = DistributedDataParallel(emulated, bucket_cap_mb=None if bucket == DEFAULT_MIB else bucket)
     if run.get("wire_dtype"):
         hook = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}[run["wire_dtype"]]
         # torch refuses its own bf16 hook on gloo, by name alone

@@ -1,5 +1,6 @@
 """`autobyte doctor`: is the network the bottleneck, and what could be gained?"""
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,8 @@ from autobyte.cli.options import (
 if TYPE_CHECKING:
     from autobyte.simulator.diagnose import Diagnosis
     from autobyte.torch.doctor import Symptoms
+
+log = logging.getLogger("autobyte")
 
 KEEP_DDP = 3  # the exit status
 
@@ -103,6 +106,8 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
     keep = torch.zeros(1, device=device)
     if dist.get_rank() == 0:
         found = diagnose(symptoms.job)
+        if device.startswith("cuda"):
+            log.warning("policies are predicted at NCCL's costs; AutoByte's gradients travel over TCP: measure both")
         keep[0] = not found.worthwhile
         _show(found, symptoms, json=json)
         sys.stdout.flush()  # torchrun ends all ranks as soon as one has ended with 3

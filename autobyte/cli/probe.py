@@ -137,9 +137,12 @@ def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", 
     from autobyte.cli.console import print_json, print_line, print_table
     from autobyte.units import format_rate
 
-    costs = {engine: _cost([row for row in rows if row["engine"] == engine]) for engine in spec.engines}
+    fits = {engine: _cost([row for row in rows if row["engine"] == engine]) for engine in spec.engines}
+    costs = {engine: fit for engine, fit in fits.items() if not isinstance(fit, str)}
+    refused = {engine: fit for engine, fit in fits.items() if isinstance(fit, str)}
     if json:
         told = {"ranks": ranks, "where": where, "in_flight": spec.in_flight, "rows": rows, "costs": costs}
+        told |= {"refused": refused} if refused else {}
         print_json({"what": "measured"} | told)
         return
     blocks = "one block at a time" if spec.in_flight == 1 else f"{spec.in_flight} blocks at a time"
@@ -160,18 +163,19 @@ def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", 
     ]
     print_table(columns, cells, spare=("count", "type"))
     for engine, cost in costs.items():
-        if cost is not None:
-            rate = format_rate(1 / cost["s_per_byte"])
-            print_line(f"{engine}: a block of s bytes takes {1e3 * cost['start_s']:.3g} ms + s / {rate}")
+        rate = format_rate(1 / cost["s_per_byte"])
+        print_line(f"{engine}: a block of s bytes takes {1e3 * cost['start_s']:.3g} ms + s / {rate}")
+    for engine, why in refused.items():
+        print_line(f"{engine}: {why}")
 
 
-def _cost(rows: Sequence[dict[str, Any]]) -> dict[str, float] | None:
-    """The line through one engine's rows; none where they are too few or too like each other."""
+def _cost(rows: Sequence[dict[str, Any]]) -> dict[str, float] | str:
+    """The line through one engine's rows, or why there is none."""
     from autobyte.errors import InputError
     from autobyte.scheduler.alpha_beta import AlphaBeta
 
     try:
         cost = AlphaBeta.fit([row["size_bytes"] for row in rows], [row["time_s"] for row in rows])
-    except InputError:
-        return None
+    except InputError as error:
+        return str(error)
     return {"start_s": cost.start_s, "s_per_byte": cost.s_per_byte}

@@ -13,6 +13,7 @@ from autobyte.simulator.choose import choose
 from autobyte.simulator.effects import PLAIN, Effects
 from autobyte.simulator.steady import reference_s, step_s
 from autobyte.simulator.world import World
+from autobyte.tuners import TUNERS
 from autobyte.tuning import make_tuner, tune
 
 AUTO = "auto"  # policy and config chosen from the simulator, without a search
@@ -104,8 +105,12 @@ def compare_policies(
         raise InputError(f"policy '{twice[0]}' is named twice")
     entrants = [Entrant(name) for name in names]
     for entrant in entrants:
-        if entrant.policy != AUTO:
-            entrant.space(job)  # whoever cannot take part says so before anybody has searched
+        if entrant.policy != AUTO:  # whoever cannot take part says so before anybody has searched
+            knobs = entrant.space(job).knobs
+            if knobs and not TUNERS[tuner].tunes_knobs:
+                raise InputError(
+                    f"'{tuner}' does not tune {', '.join(knobs)} of '{entrant.name}': take another tuner"
+                )
     lower, reference = yardstick_s(job), reference_s(job, effects=effects)
     rows = []
     for index, entrant in enumerate(entrants):

@@ -63,15 +63,17 @@ def buckets(gradients: Gradients, first_bytes: int, bucket_bytes: int) -> Tiling
     """
     full: list[list[Segment]] = []
     filling: dict[int, list[Segment]] = {}
+    filled: dict[int, int] = {}  # bytes
     closed: set[int] = set()  # dtypes whose first bucket is full
     for tensor in reversed(range(len(gradients))):
         numel, kind = int(gradients.numel[tensor]), int(gradients.kind[tensor])
         if not numel:
             continue
-        bucket = filling.setdefault(kind, [])
-        bucket.append(Segment(tensor, 0, numel))
-        if sum(int(gradients.nbytes[s.tensor]) for s in bucket) >= (bucket_bytes if kind in closed else first_bytes):
+        filling.setdefault(kind, []).append(Segment(tensor, 0, numel))
+        filled[kind] = filled.get(kind, 0) + int(gradients.nbytes[tensor])
+        if filled[kind] >= (bucket_bytes if kind in closed else first_bytes):
             full.append(filling.pop(kind))
+            del filled[kind]
             closed.add(kind)
     return Tiling.of(gradients, full + list(filling.values()))
 

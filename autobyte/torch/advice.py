@@ -12,7 +12,7 @@ import numpy as np
 from autobyte.config import Config
 from autobyte.job import Floats, Job
 from autobyte.torch.audition import Audition
-from autobyte.torch.costs import Costs
+from autobyte.torch.costs import NOMINAL_S, Costs
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import planned_order, priced, timed
 from autobyte.torch.search import Search, Trial
@@ -55,10 +55,14 @@ class Window:
         """The rank whose layers take longest."""
         return int((self.forward_s + self.backward_s).sum(axis=1).argmax())
 
-    def holds(self, now: "Window") -> bool:
+    def holds(self, now: "Window", drift: float = DRIFT) -> bool:
         """Whether a plan made from this window would be no better for being made from a new one.
 
         One that was made from less than a window, as the first, is made again.
+
+        Args:
+            now: the new one.
+            drift: relative change of times or rates that calls for a new plan.
         """
         if len(self.step_s) < WINDOW:
             return False
@@ -66,9 +70,9 @@ class Window:
         after = (now.forward_s + now.backward_s)[now.slowest]
         compute = np.abs(after - before).sum() / max(before.sum(), 1e-9)
         if self.config != now.config:  # other blocks cost differently
-            return bool(compute <= DRIFT)
+            return bool(compute <= drift)
         wire = np.median(now.per_byte_s) / max(np.median(self.per_byte_s), 1e-15) - 1
-        return bool(max(compute, abs(wire)) <= DRIFT)
+        return bool(max(compute, abs(wire)) <= drift)
 
 
 class Adviser:
@@ -80,6 +84,7 @@ class Adviser:
         search: makes the tuning, and is told when its budget is spent; None keeps the config there is, and only the
             sequence is planned.
         auto: whether policies audition.
+        drift: relative change of times or rates that calls for a new plan.
     """
 
     def __init__(
@@ -89,11 +94,13 @@ class Adviser:
         search: Search | None = None,
         *,
         auto: bool = False,
+        drift: float = DRIFT,
     ) -> None:
         self._training = training
         self._layers = layers
         self._search = search
         self._audition = Audition() if auto else None
+        self._drift = drift
         self._thread: threading.Thread | None = None
         self._planned: Window | None = None
         self._begun = False  # a first window was heard of
@@ -104,6 +111,7 @@ class Adviser:
         self.latest: Window | None = None
         self.answer: dict[str, Any] | None = None
         self._costs = Costs()
+        self._told = False
         self.failure = ""
         self.cpu_s = 0.0  # of the tuner and the planner
         self.trials: dict[Config, Trial] = {}
@@ -170,9 +178,15 @@ class Adviser:
         began_s = time.thread_time()
         try:
             self._costs.add(window.config, window.totals)
+            if self._costs.assumed and not self._told:
+                self._told = True
+                log.info("blocks of one size, or several at a time, do not tell what one costs: %g ms is assumed",
+                         1e3 * NOMINAL_S)  # fmt: skip
             config = self._choose(window)
             planned = None if self._stale or config != window.config else self._planned
-            answer = None if planned is not None and planned.holds(window) else self._plan(window, config)
+            answer = (
+                None if planned is not None and planned.holds(window, self._drift) else self._plan(window, config)
+            )
         except Exception as error:  # whatever it is, training goes on as it is
             self.failure = f"{type(error).__name__}: {error}"
             log.exception("rank 0 could not plan from a window; the plan stays")

@@ -25,7 +25,8 @@ class Costs:
     """Seconds per block and per byte, from every config that has run on the link as it is.
 
     One config sends the same blocks in every step: it tells what they cost together, and what a block costs besides
-    its bytes only if blocks of several sizes travel one at a time. Two that cut differently do. Neither is negative.
+    its bytes only if blocks of several sizes travel one at a time. Two that cut differently do. None is thought to
+    cost less than `BESIDES_S`, or orders would be made of any number of them.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Costs:
         self._first: dict[Config, float] = {}  # seconds per byte in a config's first window: links may fade slowly
         self.per_block_s = 0.0
         self.per_byte_s = 0.0
+        self.assumed = False  # nothing told a block's cost from that of its bytes yet
 
     def add(self, config: Config, totals: Floats) -> None:
         """Take in a window.
@@ -58,10 +60,14 @@ class Costs:
         thickness = blocks / nbytes
         start_s = max(float(np.median(alone_s)), BESIDES_S) if alone_s.size else NOMINAL_S
         self.per_block_s, self.per_byte_s = _split(totals, start_s)
+        self.assumed = not alone_s.size
         if thickness.max() > APART * thickness.min():
-            fitted, _ = nnls(np.column_stack([blocks, nbytes]) / seconds[:, None], np.ones(len(seconds)))
+            parts = blocks / seconds, nbytes / seconds
+            fitted, _ = nnls(np.column_stack(parts), np.ones(len(seconds)))
             if fitted[1] > 0:
-                self.per_block_s, self.per_byte_s = fitted.tolist()
+                self.assumed = False
+                self.per_block_s = max(float(fitted[0]), min(BESIDES_S, 0.5 / parts[0].max()))
+                self.per_byte_s = float(parts[1] @ (1 - self.per_block_s * parts[0]) / (parts[1] @ parts[1]))
 
     def beside(self) -> tuple[float, float]:
         """Seconds per block and per byte where others travel beside it, for an order of blocks.

@@ -68,6 +68,7 @@ class Exchange:
         self._sent: dict[str, tuple[Tensor, int]] = {}  # gradients in transit, and their versions when they left
         self._tally: Tally | None = None
         self._tallies: deque[Tally] = deque()  # whose flags were not looked at
+        self.heeded = False  # whether somebody looks at them
         self.taken = True  # the step before was followed by an update
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
         self._hooks = [
@@ -115,11 +116,17 @@ class Exchange:
             self._check_taken(self._counts(self._tally))
         had += [given_up or not (self.taken or joined), joined, self.flag()]
         self._tally = self._control.tally(torch.tensor(had, dtype=torch.int32, device="cpu"))
-        self._tallies.append(self._tally)
+        if self.heeded:
+            self._tallies.append(self._tally)
         self._mirrors.then(self._session.end)
         self.open = self.taken = False
         self.forget()
         self.steps += 1
+
+    @property
+    def joined(self) -> bool:
+        """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
+        return self._tally is not None and bool(self._counts(self._tally)[-2])
 
     def announced(self) -> bool:
         """Whether any rank's flag was set before the last step; the same on all ranks, and nobody waits for it."""
@@ -198,8 +205,11 @@ class Exchange:
     def _send(self, name: str, parameter: nn.Parameter) -> None:
         assert parameter.grad is not None
         self._passes[name] = self._accumulation
-        self._put(name, parameter.grad)
         index = self._index[name]
+        self._buffers.forget(index)
+        if self._buffers.averages and name not in self._mirrors and is_shared(parameter.grad):
+            parameter.grad = parameter.grad.clone()
+        self._put(name, parameter.grad)
         if name not in self._mirrors:
             self._session.ready(index)
             return
@@ -209,6 +219,10 @@ class Exchange:
             self._session.ready(index)
 
         self._mirrors.then(left)
+
+    def missing(self, name: str) -> Tensor | None:
+        """The zeros that travel for a gradient which this rank does not have."""
+        return self._missing.get(name)
 
     def _check_untouched(self) -> None:
         """What clips or scales a gradient that travels would have no effect, or only half of it."""
@@ -251,3 +265,16 @@ class Exchange:
             self._buffers.put(self._index[name], travelling)
         except InputError as error:
             raise InputError(f"parameter '{name}': {error}") from None
+
+
+def is_shared(gradient: Tensor) -> bool:
+    """Whether other tensors lie in the memory of a gradient that its parameter has just got.
+
+    Autograd hands a gradient on without a copy even where it is a view of one that is still needed: of a positional
+    embedding that is added to a batch of one, say, or of two parameters that are added.
+    """
+    if gradient.layout is not torch.strided:
+        return False
+    storage = gradient.untyped_storage()  # counts, too
+    uses: int = torch._C._storage_Use_Count(storage._cdata)
+    return uses > 2

@@ -13,7 +13,7 @@ their first call, and a module that is called twice is one layer.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -73,12 +73,13 @@ def discover(step: Step) -> list[CalledLayer]:
     return find_layers(step.model, calls)
 
 
-def find_layers(model: nn.Module, calls: Iterable[nn.Module]) -> list[CalledLayer]:
+def find_layers(model: nn.Module, calls: Iterable[nn.Module], travelling: Container[str] = ()) -> list[CalledLayer]:
     """Find the layers of a model that has just done a forward and a backward pass.
 
     Args:
         model: its parameters have the gradients of that pass.
         calls: the modules that were called, in the order of first call; the model is one of them.
+        travelling: names of parameters whose gradients travel even if they are frozen by now.
 
     Raises:
         InputError: no parameter is trainable, or a gradient is sparse.
@@ -88,7 +89,7 @@ def find_layers(model: nn.Module, calls: Iterable[nn.Module]) -> list[CalledLaye
     held: dict[nn.Module, list[tuple[str, nn.Parameter]]]
     held = {module: [] for module in rank if any(True for _ in module.parameters(recurse=False))}
     unused = []
-    for name, parameter in _trainable(model):
+    for name, parameter in _trainable(model, travelling):
         if parameter.grad is None:
             unused.append((name, parameter))
         else:
@@ -99,9 +100,9 @@ def find_layers(model: nn.Module, calls: Iterable[nn.Module]) -> list[CalledLaye
     return layers
 
 
-def _trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def _trainable(model: nn.Module, travelling: Container[str]) -> list[tuple[str, nn.Parameter]]:
     """Every trainable parameter once, under its first name."""
-    found = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    found = [(name, p) for name, p in model.named_parameters() if p.requires_grad or name in travelling]
     if not found:
         raise InputError(f"model '{type(model).__name__}' has no trainable parameter: no gradient to send")
     if all(parameter.grad is None for _, parameter in found):

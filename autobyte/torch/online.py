@@ -51,7 +51,7 @@ class Online:
         self._first = 0
         self._last_s = time.perf_counter()
         self._announced = False
-        training.exchange.flag = self._announce
+        training.exchange.flag, training.exchange.heeded = self._announce, True
         training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
 
     def after_step(self) -> None:

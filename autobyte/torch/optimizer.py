@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.torch.advice import Adviser
+from autobyte.torch.advice import DRIFT, Adviser
 from autobyte.torch.exchange import Exchange
 from autobyte.torch.join import Company
 from autobyte.torch.layers import CalledLayer, find_layers, is_compiled
@@ -37,7 +37,8 @@ from autobyte.torch.verify import Verification
 
 log = logging.getLogger("autobyte")
 
-AUTO = "auto"
+NOT_AVERAGED = "; ranks train on their own, nothing is averaged"
+AUTO, BYTESCHEDULER = "auto", "bytescheduler"
 
 
 _alive: "weakref.WeakSet[DistributedOptimizer]" = weakref.WeakSet()
@@ -66,6 +67,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.
+        drift: relative change of layer times or rates after which a new plan is made; infinite keeps the first.
         wire_dtype: `bf16` or `fp16` compress gradients on the wire, as DDP's hooks do.
         cross_step: whether updates may wait for the next forward pass.
         accumulation: backward passes per step; `no_sync()` does the same by hand.
@@ -86,7 +88,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         optimizer: Optimizer,
         model: nn.Module,
         *,
-        policy: str = "bytescheduler",
+        policy: str = BYTESCHEDULER,
         config: Config | None = None,
         tuner: str | None = None,
         budget: int | None = 30,
@@ -95,6 +97,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         engine: str = "allreduce",
         servers: Sequence[int] | None = None,
         order: str = "planned",
+        drift: float = DRIFT,
         wire_dtype: str | None = None,
         cross_step: bool = True,
         accumulation: int = 1,
@@ -107,17 +110,22 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
-        self._synchronized = False
+        self._synchronized = self._joining = False
         self._online: Online | None = None
         self._handles: list[RemovableHandle] = []
         self.training: Training | None = None
         reason = disabled_because(process_group, enabled=enabled)
         if reason:
-            log.info("AutoByte is off: %s", reason)
+            apart = dist.is_available() and dist.is_initialized() and dist.get_world_size(process_group) > 1
+            log.log(logging.WARNING if apart else logging.INFO, "AutoByte is off: %s%s", reason, NOT_AVERAGED * apart)
             return
-        self._auto = policy == AUTO
+        if not drift > 0:
+            raise InputError(f"drift must be positive, got {drift}; inf keeps the first plan")
+        self._auto, self._drift = policy == AUTO, drift
         if self._auto and (tuner is not None or config is not None):
             raise InputError(f"policy='{AUTO}' chooses its own config: leave out tuner= and config=")
+        if config is not None and policy not in (BYTESCHEDULER, config.policy):
+            raise InputError(f"policy='{policy}', but config= is of '{config.policy}': say Config(…, '{policy}')")
         size = dist.get_world_size(process_group)
         begin = DEFAULT if self._auto else begin_with(policy, workers=size, servers=engine == "ps")
         self.training = Training(
@@ -141,7 +149,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             self._search = Search(self.training, tuner=tuner, budget=budget, seed=seed, keep=keep)
             self._search.resume()
         self._verification = Verification(self.training, verify_steps)
-        self._updates = Updates(optimizer, self.training.exchange.wait, self.training.exchange.arrived)
+        self._updates = Updates(optimizer, self.training.exchange)
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again
@@ -157,7 +165,7 @@ class DistributedOptimizer(Optimizer, Joinable):
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The user's own groups: schedulers change them in place."""
         unscaling = sys._getframe(1).f_code is GradScaler._unscale_grads_.__code__
-        if unscaling and self.training is not None and self.training.exchange.open:
+        if unscaling:
             self.synchronize()  # else averages that arrive later would have the scale still in them
         return self._optimizer.param_groups
 
@@ -183,8 +191,10 @@ class DistributedOptimizer(Optimizer, Joinable):
         exchange = self.training.exchange
         self._updates.settle()  # of a step before without a forward and backward pass since
         if closure is not None:
+            exchange.announced()  # nobody switches between two evaluations
             return self._optimizer.step(self._averaged(closure, exchange))
-        if self._updates.ready and not self._synchronized and not self._verification.active:
+        crossing = self._updates.ready and can_cross_steps(self._optimizer)
+        if crossing and not self._synchronized and not self._verification.active:
             exchange.close()
             self._updates.plan()
         else:
@@ -192,7 +202,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             self._optimizer.step()
         exchange.taken = True
         self._synchronized = False
-        if self._online is not None:
+        if self._online is not None and not (self._joining and exchange.joined):
             self._online.after_step()
         return None
 
@@ -355,13 +365,13 @@ class DistributedOptimizer(Optimizer, Joinable):
         for hook in self._watch:
             hook.remove()
         self._watch = []
-        layers = find_layers(self._model, self._calls)
+        layers = find_layers(self._model, self._calls, self.training.exchange.parameters)
         if self._cross:
-            self._updates.install(layers, self.training.exchange.parameters)
+            self._updates.install(layers, self.training.exchange.parameters, self._model)
         if self.training.control.same("; ".join(layer.name for layer in layers)):
-            adviser = (
-                Adviser(self.training, layers, self._search, auto=self._auto) if self.training.rank == 0 else None
-            )
+            adviser = None
+            if self.training.rank == 0:
+                adviser = Adviser(self.training, layers, self._search, auto=self._auto, drift=self._drift)
             self._online = Online(self.training, layers, self._measure(layers), adviser)
         else:
             log.warning("ranks call their layers in different orders: nothing is planned or tuned")
@@ -386,7 +396,7 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     def _tell_joined(self) -> None:
         """A step begins: ranks whose inputs have ended hear of it."""
-        Join.notify_join_context(self)
+        self._joining = Join.notify_join_context(self) is not None
 
     def _accompany(self) -> None:
         """The communication of a step, on a rank without inputs."""
@@ -396,13 +406,12 @@ class DistributedOptimizer(Optimizer, Joinable):
         exchange.on_begin = lambda: None
         self.flush()
         self.zero_grad()
+        self._synchronized = False  # its own last step may have been given up after its averages were there
         self._synchronize(joined=True)
         self._synchronized = False
         exchange.taken = True
         self.zero_grad()
-        exchange.on_begin = self._tell_joined
-        if self._online is not None:
-            self._online.after_step()
+        exchange.on_begin = self._tell_joined  # no window goes on meanwhile: the others may leave out an update
 
     def _averaged(self, closure: Callable[[], Any], exchange: Exchange) -> Callable[[], Any]:
         def evaluate() -> Any:

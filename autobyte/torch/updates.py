@@ -2,7 +2,7 @@
 
 import copy
 import sys
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +21,11 @@ from torch.optim import (
     RMSprop,
     Rprop,
 )
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
+from autobyte.torch.exchange import Exchange
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.times import LayerTimes
 
@@ -42,21 +44,14 @@ class Updates:
 
     Args:
         optimizer: the user's.
-        wait: waits until gradients, by name, are averaged and in place.
-        arrived: whether they are.
+        exchange: knows when gradients are averaged and in place.
     """
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        wait: Callable[[Iterable[str]], None],
-        arrived: Callable[[Iterable[str]], bool],
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, exchange: Exchange) -> None:
         self.times: LayerTimes | None = None
         self._optimizer = optimizer
         self._part = copy.copy(optimizer)
-        self._wait = wait
-        self._arrived = arrived
+        self._exchange = exchange
         self._layers: list[_Layer] = []
         self._hyper: list[dict[str, Any]] = []  # of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, as layers know them
@@ -68,12 +63,24 @@ class Updates:
         """Whether layers are known."""
         return bool(self._layers)
 
-    def install(self, layers: Iterable[CalledLayer], names: Container[str]) -> None:
-        """Take the layers' updates from now on in their forward pre-hooks."""
+    def install(self, layers: Sequence[CalledLayer], names: Container[str], model: nn.Module) -> None:
+        """Take the layers' updates from now on in their forward pre-hooks.
+
+        Other modules that own one of a layer's parameters take its update, too: with tied weights, or where a branch
+        that was not taken in the first step is taken now, they may be called before the layer.
+        """
+        places: dict[nn.Parameter, int] = {}
         for index, layer in enumerate(layers):
             self._layers.append(_Layer({name: p for name, p in layer.parameters if name in names}))
+            places |= dict.fromkeys(self._layers[-1].parameters.values(), index)
             hook = uncompiled(self._on_call(index))
             self._hooks.append(layer.module.register_forward_pre_hook(hook, prepend=True))
+        for module in model.modules():
+            owned = {places[p] for p in module.parameters(recurse=False) if p in places}
+            others = sorted(index for index in owned if layers[index].module is not module)
+            if others:
+                hook = uncompiled(self._on_other_call(others))
+                self._hooks.append(module.register_forward_pre_hook(hook, prepend=True))
         self._trained = []
 
     def plan(self) -> None:
@@ -88,7 +95,7 @@ class Updates:
             self._trained = trained
             self._divide(groups)
         for layer in self._layers:
-            layer.plan()
+            layer.plan(self._exchange.missing)
         self._due = len(self._layers)
 
     def settle(self) -> None:
@@ -123,6 +130,14 @@ class Updates:
 
         return called
 
+    def _on_other_call(self, indices: list[int]) -> Hook:
+        def called(_module: nn.Module, _arguments: object) -> None:
+            for index in indices:
+                if self._layers[index].due:
+                    self._take(index)
+
+        return called
+
     def _divide(self, groups: list[dict[str, Any]]) -> None:
         """Tell every layer which of each group's parameters are its own."""
         of = {parameter: layer for layer in self._layers for parameter in layer.parameters.values()}
@@ -135,17 +150,21 @@ class Updates:
 
     def _take(self, first: int) -> None:
         """Wait for a layer, and update it and those after it that need no wait."""
-        self._wait(self._layers[first].parameters)
         layers = [self._layers[first]]
+        self._wait(layers[0])
         for index in range(first + 1, len(self._layers)):
             layer = self._layers[index]
             if layer.due:
-                if not self._arrived(layer.parameters):
+                if not self._exchange.arrived(layer.parameters):
                     break
-                self._wait(layer.parameters)
+                self._wait(layer)
                 layers.append(layer)
         self._update(layers)
         self._due -= len(layers)
+
+    def _wait(self, layer: "_Layer") -> None:
+        layer.withdraw()
+        self._exchange.wait(layer.parameters)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -183,16 +202,35 @@ class _Layer:
         self.clear: Callable[[nn.Parameter], None] | None = None
         self.members: list[list[nn.Parameter]] = []  # of each of the optimizer's groups, what is this layer's
         self._held: dict[str, tuple[torch.Tensor | None, int, int]] = {}  # gradient, its version, the parameter's
+        self._standing_in: set[str] = set()  # zeros, for gradients that this rank does not have
+        self._dropped: set[str] = set()  # of these, those that were dropped meanwhile
 
-    def plan(self) -> None:
-        """Its update is due."""
+    def plan(self, missing: Callable[[str], torch.Tensor | None]) -> None:
+        """Its update is due; where there is no gradient, the zeros that travel for it stand in until it is taken."""
         self.clear, self.due = None, True
+        self._standing_in.clear()
+        self._dropped.clear()
         for name, parameter in self.parameters.items():
             gradient = parameter.grad
+            if gradient is None:
+                gradient = missing(name)
+                parameter.grad = gradient
+                self._standing_in.add(name)
             self._held[name] = gradient, -1 if gradient is None else gradient._version, parameter._version
 
+    def withdraw(self) -> None:
+        """The update is taken now: zeros no longer stand in, and whose `.grad` was dropped is noted."""
+        for name in self._standing_in:
+            parameter, gradient = self.parameters[name], self._held[name][0]
+            if parameter.grad is None:
+                self._dropped.add(name)
+            elif parameter.grad is gradient:
+                parameter.grad = None
+            else:
+                raise _changed(name)
+
     def restore(self) -> list[nn.Parameter]:
-        """The update is taken now: bring gradients back that had been dropped, and say whose these are."""
+        """Averages are there: bring gradients back that had been dropped, and say whose these are."""
         self.due = False
         return [parameter for name, parameter in self.parameters.items() if self._restore(name, parameter)]
 
@@ -204,16 +242,22 @@ class _Layer:
                 f"parameter '{name}' was changed after step(), before its update was taken: call flush() before, "
                 "or say cross_step=False"
             )
-        if gradient is None:
-            return False  # none here; another rank's may have arrived
-        if gradient._version != version or not (parameter.grad is None or parameter.grad is gradient):
-            raise InputError(
-                f"the gradient of '{name}' was changed after step(), before its update was taken: "
-                "use this optimizer's zero_grad(), or say cross_step=False"
-            )
+        if gradient is not None and gradient._version != version:
+            raise _changed(name)
+        if name in self._standing_in:  # there is one now if another rank's has arrived
+            return name in self._dropped
+        if not (parameter.grad is None or parameter.grad is gradient):
+            raise _changed(name)
         dropped = parameter.grad is None
         parameter.grad = gradient
         return dropped
+
+
+def _changed(name: str) -> InputError:
+    return InputError(
+        f"the gradient of '{name}' was changed after step(), before its update was taken: "
+        "use this optimizer's zero_grad(), or say cross_step=False"
+    )
 
 
 def uncompiled(hook: Hook) -> Hook:
@@ -245,4 +289,5 @@ def can_cross_steps(optimizer: Optimizer) -> bool:
     one call a step, nor where a group keeps state of its own.
     """
     hooks = [getattr(optimizer, f"_optimizer_step_{kind}_hooks", {}) for kind in ("pre", "post")]
+    hooks += [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
     return type(optimizer) in ELEMENTWISE and not any(hooks)

@@ -28,11 +28,13 @@ class Tuner(ABC):
 
     A tuner that needs more than that names it in `needs`, and gets it as an argument of that name, or None where
     nobody has it to give: `predictor` (see `tuners.twin`), `storage` (a URL). One that searches once and then rests
-    is `one_shot`: others decide when it has to search again.
+    is `one_shot`: others decide when it has to search again. One that leaves a policy's own knobs as they are says
+    `tunes_knobs = False`.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     one_shot: ClassVar[bool] = False
+    tunes_knobs: ClassVar[bool] = True
 
     @abstractmethod
     def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:

@@ -61,6 +61,7 @@ class BayesianPublished(Tuner):
     """
 
     one_shot = True
+    tunes_knobs = False
 
     PARTITION_BYTES = (8_000_000, 128_000_000)
     CREDIT_BYTES = (16_000_000, 256_000_000)

@@ -19,6 +19,7 @@ class Grid(Tuner):
     """
 
     one_shot = True
+    tunes_knobs = False
 
     def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:
         grid = space.grid()

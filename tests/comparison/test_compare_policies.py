@@ -106,6 +106,9 @@ def test_noise_is_in_the_world_and_not_in_the_verdict() -> None:
         ("p3:fusion=1", "unknown knob of p3 'fusion'"),
         ("usbyte:fusion=yes", "cannot read 'fusion=yes' of 'usbyte:fusion=yes'; write it like fusion=1"),
         ("ddp --scenario x.toml", "--policies compares steady jobs; leave --scenario out"),
+        ("usbyte --knob fusion=0", "--policies tunes every policy's own knobs, with --tune-with; leave --knob out"),
+        ("ddp --retune drift", "--policies tunes every policy's own knobs, with --tune-with; leave --retune out"),
+        ("ddp,horovod --tune-with grid", "'grid' does not tune cycle_ms of 'horovod': take another tuner"),
         ("ddp --tune-with baysian", "unknown tuner 'baysian'"),
     ],
 )

@@ -25,7 +25,7 @@ def rows(folder: Path, script: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("script", ["usbyte_gap", "usbyte_scale"])
+@pytest.mark.parametrize("script", ["usbyte_gap", "usbyte_peers", "usbyte_scale"])
 def test_a_script_makes_its_figure_and_draws_it_again(script: str, tmp_path: Path) -> None:
     run(script, "--quick", "--out", tmp_path)
     first = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}

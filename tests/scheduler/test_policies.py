@@ -1,5 +1,8 @@
 """Every policy against its paper; DDP against the function that real DDP calls."""
 
+import time
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,7 +11,7 @@ from jobs import jobs, make_job, spelled, typed_job
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.job import Cluster, Gradients, Job
+from autobyte.job import Cluster, Gradients, Job, Model
 from autobyte.models import load, names
 from autobyte.scheduler.plan import CreditRule, Overlap
 from autobyte.scheduler.policies import POLICIES, make_plan
@@ -192,3 +195,16 @@ def test_what_has_nothing_to_tune_is_one_point() -> None:
 def test_a_model_without_gradients_gives_an_empty_plan(policy: str) -> None:
     for job in (make_job([], []), make_job(0, [0, 0])):
         assert len(make_plan(job, default(policy, job)).tiling) == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_thousands_of_tiny_tensors_are_planned_in_a_moment(policy: str) -> None:
+    rows = [(f"l{i}", [(f"w{i}", 64)], 1e-5, 2e-5) for i in range(5000)]
+    job = Job(Model.build("many", rows, batch_size=1), Cluster.uniform(8, 1.25e9))
+    config = POLICIES[policy]().space(job).default
+    make_plan(job, config)  # compiles
+    again = replace(config, partition_bytes=config.partition_bytes + 4)
+    began = time.thread_time()
+    plan = make_plan(job, again)
+    assert time.thread_time() - began < 1.0
+    assert plan.tiling.nbytes.sum() == job.gradients.total_bytes * (2 if policy == "dear" else 1)  # both halves

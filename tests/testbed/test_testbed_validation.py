@@ -8,13 +8,14 @@ import pytest
 from autobyte.bench.bench import Cell
 from autobyte.bench.grid import medians, read
 from autobyte.bench.validation import compare, summary
+from autobyte.bound import bound_s
 from autobyte.cli import run
 from autobyte.errors import InputError
 from autobyte.simulator.calibrate import Calibration
 from autobyte.simulator.diagnose import GAIN, diagnose
 
 DATA = Path(__file__).parents[2] / "paper" / "data"
-BENCH = Path(__file__).parents[2] / "docs" / "data" / "bench"
+MEASURED = Path(__file__).parents[2] / "docs" / "data"
 GRID, CALIBRATION = DATA / "testbed_grid.csv", DATA / "testbed_calibration.json"
 
 
@@ -62,7 +63,7 @@ def test_doctor_is_right_about_gain_in_nine_of_ten_recorded_cells() -> None:
 def test_doctor_is_right_about_gain_in_nine_of_ten_cells_of_the_bench() -> None:
     """All policies are there to choose from; measured is the faster of `auto` and the tuned config."""
     calibration, right, told = Calibration.load(CALIBRATION), 0, []
-    for file in sorted(BENCH.glob("*.json")):
+    for file in sorted((MEASURED / "bench").glob("*.json")):
         outcome = json.loads(file.read_text())
         cell = Cell(**outcome["cell"])
         jobs = {servers: cell.job(servers=servers, wire_dtype=None) for servers in (False, True)}
@@ -84,6 +85,23 @@ def test_doctor_is_right_about_gain_in_nine_of_ten_cells_of_the_bench() -> None:
             told.append(f"{file.stem}, {engine}: gain {max(tuned) - 1:.3f}, predicted {found.gain:.3f}")
     print(*told, f"right about gain in {right} of {len(told)} of the bench (asked for: 90 %)", sep="\n")
     assert right >= 0.9 * len(told) and len(told) == 24, told
+
+
+def test_auto_is_near_the_bound_where_the_best_plan_is() -> None:
+    """At most 1.06 × bound wherever the calibrated simulator's best plan is at most 1.04."""
+    calibration, held = Calibration.load(CALIBRATION), []
+    for file in sorted((MEASURED / "policies").glob("*.json")):
+        cell = Cell(**json.loads(file.read_text())["cell"])
+        job = cell.job(servers=False, wire_dtype=None)
+        costs = calibration.of(job)
+        found = diagnose(costs.price(job), effects=costs.effects)
+        planned = found.best.step_s / bound_s(job)
+        if planned <= 1.04:
+            (auto,) = json.loads((MEASURED / "auto" / file.name).read_text())["rows"][:1]
+            print(f"{cell.model}: best plan {planned:.3f}, auto {auto['over_bound']:.3f} of the bound (at most 1.06)")
+            assert (auto["scheduler"], auto["unsound_links"]) == ("auto", 0)
+            held.append(auto["over_bound"])
+    assert len(held) >= 3 and max(held) <= 1.06, held
 
 
 def test_a_calibration_is_not_validated_where_it_was_made() -> None:

@@ -1,5 +1,6 @@
 """A plan is made from the first window, and made anew within a window when the job drifts."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +82,12 @@ def test_a_job_that_drifts_is_planned_anew_within_one_window(adviser: Adviser, d
     else:
         assert again["bytes_per_s"] == pytest.approx(first["bytes_per_s"] / drift["wire"], rel=0.02)
     assert heard(adviser, window(**drift)) is None  # from then on that is how it is
+
+
+def test_the_first_plan_of_a_window_stays_where_no_drift_calls_for_another(adviser: Adviser) -> None:
+    adviser._drift = math.inf
+    assert heard(adviser, window()) is not None
+    assert heard(adviser, window(compute=2.0, wire=3.0)) is None
 
 
 def test_no_window_is_given_up_before_it_has_a_step_that_counts(adviser: Adviser) -> None:

@@ -290,8 +290,14 @@ def _bypass(rank: int, why: str) -> None:
     if why == "environment":
         os.environ["AUTOBYTE_DISABLE"] = "1"
     ours, theirs = make_mlp(), make_mlp()
+    said: list[logging.LogRecord] = []
+    logging.getLogger("autobyte").addFilter(lambda record: bool(said.append(record)))
+    logging.getLogger("autobyte").setLevel(logging.INFO)
     optimizer = ab.DistributedOptimizer(sgd(ours), ours, enabled=why != "enabled")
     assert optimizer.training is None
+    warned = [record.getMessage() for record in said if record.levelno >= logging.WARNING]
+    assert len(said) == 1 and all("nothing is averaged" in text for text in warned)
+    assert bool(warned) == (why in ("enabled", "environment"))  # several ranks, and each for itself
     plain = sgd(theirs)
     for stepping in (optimizer, plain):
         scheduler = torch.optim.lr_scheduler.ExponentialLR(stepping, 0.9)

@@ -248,6 +248,8 @@ def _auto(rank: int) -> None:
     model = make_model()
     with pytest.raises(InputError, match="chooses its own config"):
         ab.DistributedOptimizer(adam(model), model, policy="auto", tuner="random")
+    with pytest.raises(InputError, match="policy='horovod', but config= is of 'bytescheduler'"):
+        ab.DistributedOptimizer(adam(model), model, policy="horovod", config=Config(1 << 20, 1 << 20))
 
 
 def test_ranks_of_their_own_serve() -> None:

@@ -43,6 +43,15 @@ class Buffers:
         """
         self._flat[tensor] = flat(gradient)
 
+    @property
+    def averages(self) -> bool:
+        """Whether `take` changes gradients."""
+        return self._scale is not None
+
+    def forget(self, tensor: int) -> None:
+        """Let go of a gradient: its memory is the caller's again."""
+        self._flat[tensor] = None
+
     def take(self, block: Block) -> Tensor:
         """The flat tensor that travels for a block, averaged."""
         pieces = list(self._pieces(block.segments))

@@ -21,6 +21,7 @@ from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
 DTYPES = [getattr(torch, name) for name in ITEMSIZE]
 PARTING_S = 30.0  # others may be behind, and need what this process still sends
 BROKEN_S = 2.0  # on a server that does not train: for telling the workers that one of them is gone
+STALE = 4096  # pushes without one of a size, after which no memory of that size is kept
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # what halves are summed in
 
 
@@ -65,7 +66,9 @@ class ParameterServer(Engine):
         self._to_worker = {peer: c for (peer, role), c in made.items() if role == "worker"}
         self._flights: dict[int, Flight] = {}
         self._sums: dict[tuple[int, int], dict[int, Tensor]] = defaultdict(dict)  # parts, by (step, block) and worker
-        self._pool: dict[int, list[Tensor]] = defaultdict(list)
+        self._pool: dict[int, list[Tensor]] = defaultdict(list)  # memory that is free, by its bytes
+        self._used: dict[int, int] = {}  # at which push each size was last asked for
+        self._pushes = 0
         self._arriving: dict[Connection, Tensor] = {}
         self._steps: dict[int, int] = defaultdict(int)  # how often each block was started here
         self.broken: ConnectionError | None = None
@@ -174,6 +177,12 @@ class ParameterServer(Engine):
         return total.to(dtype)
 
     def _memory(self, dtype: torch.dtype, nbytes: int) -> Tensor:
+        self._pushes += 1
+        self._used[nbytes] = self._pushes
+        if self._pushes % STALE == 0:  # sizes of configs that are no longer in force
+            for size in [size for size, at in self._used.items() if at <= self._pushes - STALE]:
+                del self._used[size]
+                self._pool.pop(size, None)
         free = self._pool[nbytes]
         return free.pop().view(dtype) if free else torch.empty(nbytes // dtype.itemsize, dtype=dtype)
 

@@ -7,13 +7,16 @@ from autobyte.scheduler.policies.base import Policy
 from autobyte.scheduler.tiling import buckets
 from autobyte.units import KIB, MIB
 
-FIRST_BUCKET_BYTES = MIB
+FIRST_BUCKET_BYTES, DEFAULT_MIB = MIB, 25
 #: The buckets that a DDP user would try; the reference of `gap closed` is the best of them.
 BUCKETS = tuple(Config(size * MIB, size * MIB, "ddp") for size in (1, 4, 25, 100))
 
 
 class Ddp(Policy):
     """`partition_bytes` is DDP's bucket size; buckets travel strictly in order, and all at once if they are ready.
+
+    The first bucket is of 1 MiB whatever the size, as it was until PyTorch 2.10; a size that is said is that of the
+    first bucket, too, since, which overlaps no better.
 
     Reference: PyTorch DDP (VLDB'20), sec. 3.2.2 and 3.2.3; `bucket_cap_mb` of 25, first bucket 1 MiB.
     """
@@ -25,4 +28,4 @@ class Ddp(Policy):
 
     def space(self, job: Job) -> Space:
         """The bucket size."""
-        return Space((256 * KIB, 256 * MIB), (1.0, 1.0), Config(25 * MIB, 25 * MIB, "ddp"))
+        return Space((256 * KIB, 256 * MIB), (1.0, 1.0), Config(DEFAULT_MIB * MIB, DEFAULT_MIB * MIB, "ddp"))

@@ -49,16 +49,24 @@ class Horovod(Policy):
 
 
 def _fuse(job: Job, tensors: list[int], most_bytes: int) -> list[list[int]]:
-    """Fill messages in order; what does not fit, or is of another dtype, is passed over and leads a later one."""
+    """Fill messages in order; what no longer fits begins the next.
+
+    A tensor of another dtype is passed over and leads a later one, while all that is passed over would fit as well.
+    """
+    kind, nbytes = job.gradients.kind.tolist(), job.gradients.nbytes.tolist()
     rows, left = [], tensors
     while left:
-        row, over, room = [left[0]], [], most_bytes - int(job.gradients.nbytes[left[0]])
-        for tensor in left[1:]:
-            if job.gradients.kind[tensor] == job.gradients.kind[row[0]] and job.gradients.nbytes[tensor] <= room:
+        row, over, filled, passed = left[:1], list[int](), nbytes[left[0]], 0
+        for at, tensor in enumerate(left[1:], 1):
+            if kind[tensor] == kind[row[0]] and filled + nbytes[tensor] <= most_bytes:
                 row.append(tensor)
-                room -= int(job.gradients.nbytes[tensor])
-            else:
-                over.append(tensor)
+                filled += nbytes[tensor]
+                continue
+            passed += nbytes[tensor]
+            if filled + passed > most_bytes:
+                over += left[at:]
+                break
+            over.append(tensor)
         rows.append(row)
         left = over
     return rows

@@ -1,0 +1,294 @@
+"""Ways through models and scripts on which updates that wait and gradients that travel could go wrong; beside DDP."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from ranks import on_ranks
+from stories import (
+    SMALL,
+    STEPS,
+    assert_equal,
+    from_rank_0,
+    make_mlp,
+    parameters_of,
+    rows,
+    sgd,
+    train,
+    with_ab,
+    with_ddp,
+)
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+
+import autobyte.torch as ab
+from autobyte.scheduler.engines.server import STALE, ParameterServer
+
+Story = Callable[..., list[Tensor]]
+
+
+class Tasks(nn.Module):
+    """A stem for each task, the same for all ranks, and a trunk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stems = nn.ModuleList([nn.Linear(12, 16), nn.Sequential(nn.Linear(12, 16), nn.Tanh())])
+        self.trunk = nn.Linear(16, 4)
+
+    def forward(self, inputs: Tensor, task: int) -> Tensor:
+        return self.trunk(self.stems[task](inputs))
+
+
+class Tied(nn.Module):
+    """A weight that is used at both ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.head = (nn.Linear(12, 12, bias=False) for _ in range(3))
+        self.head.weight = self.first.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.middle(self.first(inputs)).tanh())
+
+
+class Places(nn.Module):
+    """Parameters whose gradient is a view of one that is still needed, where a batch is one row.
+
+    With several that are added, passes cannot be accumulated: torch adds to all gradients in one place.
+    """
+
+    def __init__(self, *, pair: bool) -> None:
+        super().__init__()
+        self.pair = pair
+        self.words, self.last = nn.Linear(4, 64), nn.Linear(64, 2)
+        self.place, self.one, self.other = (
+            nn.Parameter(torch.randn(shape)) for shape in ((30, 64), (1920,), (1920,))
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        one, other = self.one.view(1, 30, 64), self.other.view(1, 30, 64)
+        both = one + other if self.pair else 2 * one + 3 * other
+        return self.last((self.words(inputs.view(1, 30, 4)) + self.place.unsqueeze(0) + both).tanh())
+
+
+def told_twice(story: Story, **ddp: Any) -> None:
+    """The same parameters with AutoByte and with DDP."""
+    assert_equal(story(with_ab), story(with_ddp, **ddp))
+
+
+def test_a_branch_that_was_not_taken_in_the_first_step() -> None:
+    on_ranks(_tasks, 2)
+
+
+def _tasks(rank: int) -> None:
+    def story(wrap: Any, **keywords: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = Tasks()
+        model, optimizer = wrap(module, sgd(module), **keywords)
+        for step, task in enumerate([0, 1, 1, 1, 0, 0, 1, 0, 1, 1]):
+            optimizer.zero_grad()
+            model(rows(rank, step, 5, 12), task).square().mean().backward()
+            optimizer.step()
+        return parameters_of(module, optimizer)
+
+    told_twice(story, find_unused_parameters=True)
+
+
+def test_each_owner_of_a_tied_weight_may_be_called_first() -> None:
+    on_ranks(_tied, 2)
+
+
+def _tied(rank: int) -> None:
+    def story(wrap: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = Tied()
+        model, optimizer = wrap(module, sgd(module))
+        seen = []
+        for step in range(STEPS):
+            train(model, optimizer, rank, range(step, step + 1))
+            with torch.no_grad():
+                seen.append(module.head(torch.ones(2, 12)))
+        return seen
+
+    told_twice(story)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_gradients_that_share_memory(accumulation: int) -> None:
+    on_ranks(_shared, 2, accumulation)
+
+
+def _shared(rank: int, accumulation: int) -> None:
+    def story(wrap: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = Places(pair=accumulation == 1)
+        model, optimizer = wrap(module, sgd(module), **({"accumulation": accumulation} if wrap is with_ab else {}))
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            for part in range(accumulation):
+                last = wrap is with_ab or part == accumulation - 1
+                with nullcontext() if last else model.no_sync():
+                    model(rows(rank, step + 100 * part, 1, 120)).square().mean().backward()
+            optimizer.step()
+        return parameters_of(module, optimizer)
+
+    told_twice(story)
+
+
+@pytest.mark.parametrize("zeroed", ["model", "parameters"])
+def test_gradients_dropped_without_the_optimizer_where_only_another_rank_had_one(zeroed: str) -> None:
+    on_ranks(_dropped, 2, zeroed)
+
+
+def _dropped(rank: int, zeroed: str) -> None:
+    def story(wrap: Any, **keywords: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = Tasks()
+        model, optimizer = wrap(module, sgd(module), **keywords)
+        for step in range(12):
+            if zeroed == "model":
+                module.zero_grad()
+            else:
+                for parameter in module.parameters():
+                    parameter.grad = None
+            model(rows(rank, step, 5, 12), int(step % 3 == rank)).square().mean().backward()
+            optimizer.step()
+        return parameters_of(module, optimizer)
+
+    told_twice(story, find_unused_parameters=True)
+
+
+def test_step_hooks_that_are_set_after_wrapping() -> None:
+    on_ranks(_hooks, 2)
+
+
+def _hooks(rank: int) -> None:
+    def story(wrap: Any) -> list[Tensor]:
+        module = make_mlp()
+        model, optimizer = wrap(module, sgd(module))
+
+        @torch.no_grad()
+        def clamp(*_: Any) -> None:
+            for parameter in module.parameters():
+                parameter.clamp_(-0.2, 0.2)
+
+        train(model, optimizer, rank)
+        hook = optimizer.register_step_post_hook(clamp)
+        train(model, optimizer, rank, range(STEPS, 2 * STEPS))
+        hook.remove()
+        train(model, optimizer, rank, range(2 * STEPS, 3 * STEPS))
+        return parameters_of(module, optimizer)
+
+    told_twice(story)
+
+
+def test_layers_that_are_frozen_after_wrapping_and_thawed_again() -> None:
+    on_ranks(_frozen, 2)
+
+
+def _frozen(rank: int) -> None:
+    def story(wrap: Any, **keywords: Any) -> list[Tensor]:
+        module = make_mlp()
+        model, optimizer = wrap(module, sgd(module), **keywords)
+        module[0].requires_grad_(False)
+        train(model, optimizer, rank, range(20))
+        module[0].requires_grad_(True)
+        train(model, optimizer, rank, range(20, 30))
+        return parameters_of(module, optimizer)
+
+    told_twice(story, find_unused_parameters=True)
+
+
+def test_a_scaler_waits_for_passes_that_are_left_over() -> None:
+    """Two of four when inputs end; one rank's overflow is every rank's."""
+    on_ranks(_left_over, 2)
+
+
+def _left_over(rank: int) -> None:
+    def story(wrap: Any) -> list[Tensor]:
+        module = make_mlp()
+        model, optimizer = wrap(module, sgd(module), **({"accumulation": 4} if wrap is with_ab else {}))
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            for part in range(2):
+                with model.no_sync() if part == 0 and wrap is with_ddp else nullcontext():
+                    loss = model(rows(rank, step + 100 * part, 5, 12)).square().mean()
+                    scaler.scale(loss * (torch.inf if (step, rank, part) == (2, 0, 1) else 1)).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+        return [*parameters_of(module, optimizer), torch.tensor(scaler.get_scale())]
+
+    told_twice(story)
+
+
+@pytest.mark.parametrize("wire_dtype", [None, "fp16"])
+def test_verification_knows_infinity(wire_dtype: str | None) -> None:
+    """A loss scale that is too large overflows in the very steps that are compared."""
+    on_ranks(_overflow, 2, wire_dtype)
+
+
+def _overflow(rank: int, wire_dtype: str | None) -> None:
+    model = make_mlp()
+    model, optimizer = with_ab(model, sgd(model), verify_steps=3, wire_dtype=wire_dtype)
+    for step in range(3):
+        optimizer.zero_grad()
+        factor = [torch.inf, 1e6, torch.nan][step] if step in (rank, 1) else 1.0
+        (factor * model(rows(rank, step, 5, 12)).square().mean()).backward()
+        optimizer.synchronize()
+
+
+def test_updates_left_out_while_some_ranks_have_no_inputs() -> None:
+    on_ranks(_uneven, 2)
+
+
+def _uneven(rank: int) -> None:
+    """The last step of the rank whose inputs end first is left out by all, as a scaler would; later ones, too."""
+    model = make_mlp()
+    model, optimizer = with_ab(model, sgd(model))
+    for epoch in range(2):
+        with Join([optimizer]):
+            for step in range(6 + 20 * rank):
+                optimizer.zero_grad()
+                model(rows(rank, 100 * epoch + step, 5, 12)).square().mean().backward()
+                optimizer.synchronize()
+                if step not in (5, 12, 13):
+                    optimizer.step()
+    train(model, optimizer, rank, range(300, 330))
+    parameters = parameters_of(model, optimizer)
+    assert_equal(parameters, [from_rank_0(tensor) for tensor in parameters])
+
+
+def test_steps_with_a_closure_leave_nothing_behind() -> None:
+    on_ranks(_closures, 2)
+
+
+def _closures(rank: int) -> None:
+    model = make_mlp()
+    optimizer = ab.DistributedOptimizer(torch.optim.LBFGS(model.parameters(), max_iter=3), model, config=SMALL)
+    for step in range(6):
+
+        def closure(step: int = step) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(rows(rank, step, 5, 12)).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert optimizer.training is not None
+    assert optimizer.training.exchange.steps > 12
+    assert len(optimizer.training.exchange._tallies) < 6
+
+
+def test_a_server_forgets_the_sizes_of_configs_that_are_no_longer_in_force() -> None:
+    server = ParameterServer(None, rank=0, workers=[0], servers=[0], connect=dict)
+    for _ in range(3):
+        server._pool[4000].append(server._memory(torch.float32, 4000))
+    for _ in range(2 * STALE):
+        server._pool[800].append(server._memory(torch.float32, 800))
+    assert {size: len(free) for size, free in server._pool.items()} == {800: 1}
+    server.close()
