@@ -64,7 +64,7 @@ if not options.redraw:
 
 rows = sheet.read(NAME, options.out)
 best = np.array([[row[name] for name in PEERS] for row in rows]).min(axis=1)
-figure, (axes,) = style.new(1.6)
+figure, axes = style.new(1.6, width=5.2)
 share = 100 * np.arange(1, len(rows) + 1) / len(rows)
 for name, values in {**{name: sheet.column(rows, name) for name in PEERS}, "best": best}.items():
     look = {"color": style.INK, "linestyle": "-"} if name == "best" else style.look(name)
@@ -73,11 +73,11 @@ for name, values in {**{name: sheet.column(rows, name) for name in PEERS}, "best
     axes.step(100 * (np.sort(values) - 1), share, where="post", label=f"{title}: median {middle:.2g} %", **look)
 axes.axvline(0, color=style.FAINT, linewidth=0.8, zorder=0)
 axes.set_xscale("symlog", linthresh=1)
-axes.set_xlim(-2, 1000)
-axes.set_xticks([-1, 0, 1, 10, 100, 1000], ["−1", "0", "1", "10", "100", "1000"])
+axes.set_xlim(-1, 200)
+axes.set_xticks([-1, 0, 1, 10, 100], ["−1", "0", "1", "10", "100"])
 axes.set_xlabel("step above US-Byte's (%)")
 axes.set_ylabel("jobs (%)")
 axes.set_ylim(0, 102)
 axes.grid(axis="x")
-axes.legend(frameon=False, fontsize=6, loc="lower right", handlelength=1.6)
+axes.legend(frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.05), handlelength=1.6)
 style.save(figure, NAME, options.out / "figures")

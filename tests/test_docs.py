@@ -1,6 +1,7 @@
-"""What the pages say is so: every message that the troubleshooting quotes is one that the code says."""
+"""What the pages say is so: messages are those of the code, tables those of the data that they are made from."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,14 @@ def test_the_code_says_so(message: str) -> None:
         words = fragment.strip(" ;:,'s")
         if len(words) > 8 and not any(theirs in words for theirs in THEIRS):
             assert words in SPELLED, words
+
+
+def test_tables_of_what_was_measured_are_those_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tools"), *sys.path])
+    from judge_tables import tables  # noqa: PLC0415, scripts of no package
+    from shaped_tables import found  # noqa: PLC0415
+
+    pages = found() | {ROOT / "docs" / "tuners.md": tables(ROOT / "docs" / "data")}
+    for page, made in pages.items():
+        for name, table in made.items():
+            assert f"<!-- table {name} -->\n\n{table}\n<!-- end -->" in page.read_text(), f"{page.name}: {name}"

@@ -11,6 +11,7 @@ later. Worlds have second-order effects that no tuner's model contains (`autobyt
 """
 
 import argparse
+import hashlib
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -256,9 +257,15 @@ def replayed(cell: int, seed: int, tuners: Sequence[str]) -> list[Row]:
         made = make_tuner(tuner, space, job=job, seed=seed, budget=BUDGET)
         decisions = tune(made, Replay(job, shown, costs=costs, seed=seed), space, budget=BUDGET)
         verdict = _verdict(tuner, decisions, true_s, constant, space.default, true_s(best))
-        verdict |= {"best_s": true_s(best), "recordings": len(recordings)}
+        verdict |= {"best_s": true_s(best), "recordings": len(recordings), "grid": _grid()}
         rows.append(_world(_cell_name(place), seed, job) | verdict)
     return rows
+
+
+@cache
+def _grid() -> str:
+    """Which recording it is."""
+    return hashlib.sha256(GRID.read_bytes()).hexdigest()[:12]
 
 
 def _cell_name(place: GridRow) -> str:
@@ -351,6 +358,8 @@ def main() -> None:
     path = DATA / (f"judge_{given.what}" + (".measured" * (given.what == "decisions")) + ".csv")
     place = "scenario" if given.what == "scenarios" else "kind"
     there: set[tuple[str, ...]] = {(row[place], row["seed"], row["tuner"]) for row in judge_tables.read(path)}
+    if given.what == "replay" and any(row.get("grid") != _grid() for row in judge_tables.read(path)):
+        parser.error(f"{path} holds rows of another recording than {GRID}: remove it")
     if given.what in ("static", "scenarios"):
         for architecture, workers in product(("allreduce", "ps"), (2, 4, 8, 5, 10)):
             _constant(architecture, workers)  # before there are several processes

@@ -11,8 +11,8 @@ from judge_tables import fill, markdown
 
 from autobyte.bound import bound_s
 from autobyte.config import Config
-from autobyte.scheduler.policies.ddp import BUCKETS
 from autobyte.scheduler.policies import make_plan
+from autobyte.scheduler.policies.ddp import BUCKETS
 from autobyte.simulator.landscape import survey
 from autobyte.simulator.steady import steady_s
 from autobyte.units import KIB
