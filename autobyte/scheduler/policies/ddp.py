@@ -15,8 +15,8 @@ BUCKETS = tuple(Config(size * MIB, size * MIB, "ddp") for size in (1, 4, 25, 100
 class Ddp(Policy):
     """`partition_bytes` is DDP's bucket size; buckets travel strictly in order, and all at once if they are ready.
 
-    The first bucket is of 1 MiB whatever the size, as it was until PyTorch 2.10; a size that is said is that of the
-    first bucket, too, since, which overlaps no better.
+    The first bucket is of 1 MiB whatever the size, as in the paper. In torch 2.13 a `bucket_cap_mb` that is given is
+    the size of the first bucket as well, which overlaps no better.
 
     Reference: PyTorch DDP (VLDB'20), sec. 3.2.2 and 3.2.3; `bucket_cap_mb` of 25, first bucket 1 MiB.
     """
