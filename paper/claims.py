@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import sheet
+import style
 from reading import (
     TUNERS,
     Range,
@@ -88,6 +89,13 @@ def emulated(name: str, say: Callable[[Rows], Range | None], why_not: str = UNME
     measured = data(name)
     said = say(measured) if measured else None
     return percent(said) if said else why_not
+
+
+def launches(name: str) -> str:
+    """Which cells were measured on shaped links; nothing where none was."""
+    cells = dict.fromkeys((line["model"], line["architecture"]) for line in data(f"{name}.testbed"))
+    named = (f"{style.MODELS[model]} on {ARCHITECTURES[architecture]}" for model, architecture in cells)
+    return f"Emulated is one launch each of {', '.join(named)}, AutoByte with our meta-network." if cells else ""
 
 
 lines += [
@@ -311,6 +319,7 @@ for name, (title, published, why_not) in CHANGING.items():
         f"Over ByteScheduler as released the oracle gains {percent(released)}, and the best constant, which does "
         "not adapt, "
         f"{percent(still)}: what the paper reports is of the size of what tuning the partition gives.",
+        launches(name),
     )
 note(
     "For changing resources the paper's section IV-B says 18.2 … 39.3 %, and its IV-D, where the experiments are, "

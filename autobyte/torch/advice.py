@@ -188,6 +188,8 @@ class Adviser:
                 None if planned is not None and planned.holds(window, self._drift) else self._plan(window, config)
             )
         except Exception as error:  # whatever it is, training goes on as it is
+            if not threading.main_thread().is_alive():
+                return  # the script is over, and with it what planning needs
             self.failure = f"{type(error).__name__}: {error}"
             log.exception("rank 0 could not plan from a window; the plan stays")
             return

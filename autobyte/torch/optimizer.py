@@ -38,6 +38,7 @@ from autobyte.torch.verify import Verification
 log = logging.getLogger("autobyte")
 
 NOT_AVERAGED = "; ranks train on their own, nothing is averaged"
+HALVES: dict[Any, str] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 AUTO, BYTESCHEDULER = "auto", "bytescheduler"
 
 
@@ -68,7 +69,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             stand beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.
         drift: relative change of layer times or rates after which a new plan is made; infinite keeps the first.
-        wire_dtype: `bf16` or `fp16` compress gradients on the wire, as DDP's hooks do.
+        wire_dtype: `bf16` or `fp16` (or torch's names for them) compress gradients on the wire, as DDP's hooks do.
         cross_step: whether updates may wait for the next forward pass.
         accumulation: backward passes per step; `no_sync()` does the same by hand.
         process_group: the ranks; by default all.
@@ -98,7 +99,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         servers: Sequence[int] | None = None,
         order: str = "planned",
         drift: float = DRIFT,
-        wire_dtype: str | None = None,
+        wire_dtype: str | torch.dtype | None = None,
         cross_step: bool = True,
         accumulation: int = 1,
         process_group: dist.ProcessGroup | None = None,
@@ -107,11 +108,14 @@ class DistributedOptimizer(Optimizer, Joinable):
         verify_steps: int = 0,
     ) -> None:
         Joinable.__init__(self)
+        _check(optimizer, model, config=config, timeout=timeout, budget=budget)
+        on_wire: Any = HALVES.get(wire_dtype, wire_dtype)
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
         self._synchronized = self._joining = False
         self._online: Online | None = None
+        self._last_report: Report | None = None  # of a training that is over
         self._handles: list[RemovableHandle] = []
         self.training: Training | None = None
         reason = disabled_because(process_group, enabled=enabled)
@@ -133,7 +137,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             model,
             config=config or begin,
             engine=engine,
-            wire_dtype=wire_dtype,
+            wire_dtype=on_wire,
             accumulation=accumulation,
             group=process_group,
             timeout=timeout,
@@ -297,7 +301,7 @@ class DistributedOptimizer(Optimizer, Joinable):
     def report(self) -> Report | None:
         """What was tried, won and spent; None where AutoByte is off."""
         if self.training is None:
-            return None
+            return self._last_report
         adviser = self._online.adviser if self._online is not None else None
         tuner = self._search.tuner if self._search is not None else AUTO if self._auto else None
         return report_on(self.training, adviser, tuner=tuner, default=self._default)
@@ -309,6 +313,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         try:
             self.flush()
         finally:
+            self._last_report = self.report()
             for handle in (*self._watch, *self._handles):
                 handle.remove()
             self._updates.remove()
@@ -422,6 +427,21 @@ class DistributedOptimizer(Optimizer, Joinable):
             return loss
 
         return evaluate
+
+
+def _check(optimizer: Any, model: Any, **keywords: Any) -> None:
+    """Say in one line what is of the wrong kind."""
+    if isinstance(optimizer, DistributedOptimizer):
+        raise InputError("the optimizer is wrapped already: wrap it once")
+    if not isinstance(optimizer, Optimizer) or not isinstance(model, nn.Module):
+        raise InputError(
+            f"say DistributedOptimizer(optimizer, model), got {type(optimizer).__name__}, {type(model).__name__}"
+        )
+    for name, kind in (("config", Config), ("timeout", timedelta)):
+        if keywords[name] is not None and not isinstance(keywords[name], kind):
+            raise InputError(f"{name} must be a {kind.__name__}, got {keywords[name]!r}")
+    if keywords["budget"] is not None and keywords["budget"] < 1:
+        raise InputError(f"budget must be at least 1 window, got {keywords['budget']}; None is without end")
 
 
 def _mark(times: LayerTimes, layer: int, *_: object) -> None:

@@ -85,14 +85,16 @@ class Report:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {self.config.label}"]
+        lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {self._label(self.config)}"]
         if self.link_bytes_per_s is not None and self.bound_s is not None:
             rate = self.link_bytes_per_s * 8e-9
             lines.append(f"links as blocks saw them {rate:.3g} Gbit/s; no step below {self.bound_s * 1e3:.1f} ms")
         if self.tuner is None:
-            lines.append('not tuned: give tuner="bayesian", say')
+            lines.append('not tuned: policy="auto" or tuner="twin" does')
         elif not self.trials:
-            lines.append(f"{self.tuner} has not seen a window yet")
+            lines.append(
+                f"{self.tuner} has not seen a window of ten steps yet: the first plan is made beside training"
+            )
         else:
             gain = "" if self.gain is None else f", {self.gain:.3f}x the default"
             windows = sum(trial.windows for trial in self.trials.values())
@@ -104,15 +106,20 @@ class Report:
             lines.append(f"failed: {self.failure}")
         return "\n".join([*lines, *([self._table()] if self.trials else [])])
 
+    def _label(self, config: Config) -> str:
+        """A config, and its policy where there are several."""
+        several = len({config.policy for config in (self.config, *self.trials)}) > 1
+        return f"{config.policy} {config.label}" if several else config.label
+
     def _table(self) -> str:
         table = Table(box=None, pad_edge=False)
-        for heading in ("config", "windows", "step"):
+        for heading in ("config", "windows of ten steps", "step"):
             table.add_column(heading, justify="left" if heading == "config" else "right")
         for config, trial in sorted(self.trials.items(), key=lambda item: item[1].step_s):
             marks = [
                 name for name, marked in (("in force", self.config), ("default", self.default)) if config == marked
             ]
-            label = f"{config.label}  {', '.join(marks)}".rstrip()
+            label = f"{self._label(config)}  {', '.join(marks)}".rstrip()
             table.add_row(label, str(trial.windows), f"{trial.step_s * 1e3:.1f} ms")
         out = io.StringIO()
         Console(file=out, width=100).print(table)

@@ -112,6 +112,10 @@ class Search:
         """
         if self._path is None:
             return
+        first = next(iter(trials.values()))
+        if trials[config].step_s > first.step_s:
+            log.info("%s is not written: %s is no faster than what training began with", self._path, config.label)
+            return
         found = Kept(
             self._job,
             link_bytes_per_s=self._rate(job),
@@ -119,7 +123,7 @@ class Search:
             tuner=self.tuner,
             windows=sum(trial.windows for trial in trials.values()),
             step_s=trials[config].step_s,
-            first_s=next(iter(trials.values())).step_s,
+            first_s=first.step_s,
         )
         try:
             found.write(self._path)

@@ -117,9 +117,15 @@ class Training:
         self.control = Control(self.name, rank=self.rank, size=self.size, timeout=timeout)
         parameters = travelling(optimizer, model)
         self._compare(parameters)
+        settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
+        self.control.agree("settings", settings)
         broadcast_state(model, group)
         if engine == "ps":
             self.control.agree("servers", str(self.servers))
+            if servers is not None and (both := sorted({*servers} & {*self.ranks})):
+                raise InputError(
+                    f"servers={list(servers)}: ranks {both} train; leave servers= out, or name ranks that do not"
+                )
         elif servers is not None:
             raise InputError(f"servers= is for engine='ps', not for '{engine}'")
         cluster = Cluster(self.size, min(self.size, len(self.servers)) if engine == "ps" else 0)

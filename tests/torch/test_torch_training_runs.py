@@ -433,7 +433,18 @@ def _wrong_arguments(rank: int) -> None:
         ({"policy": "bytesheduler"}, "unknown policy 'bytesheduler'; did you mean 'bytescheduler'?"),
         ({"accumulation": 0}, "accumulation must be at least 1, got 0"),
         ({"policy": "dear", "engine": "ps"}, "policy 'dear' halves all-reduces"),
+        ({"config": "4MiB"}, "config must be a Config, got '4MiB'"),
+        ({"timeout": 30}, "timeout must be a timedelta, got 30"),
+        ({"tuner": "twin", "budget": 0}, "budget must be at least 1 window, got 0"),
+        ({"drift": 0.0}, "drift must be positive, got 0.0"),
     ):
         with pytest.raises(InputError) as caught:
             ab.DistributedOptimizer(sgd(module), module, **keywords)
         assert message in str(caught.value)
+    swapped: Any = module, sgd(module)
+    with pytest.raises(InputError, match=r"^say DistributedOptimizer\(optimizer, model\), got Sequential, SGD$"):
+        ab.DistributedOptimizer(*swapped)
+    wrapped = ab.DistributedOptimizer(sgd(module), module, wire_dtype=torch.bfloat16)
+    with pytest.raises(InputError, match="wrapped already"):
+        ab.DistributedOptimizer(wrapped, module)
+    wrapped.close()

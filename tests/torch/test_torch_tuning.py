@@ -220,7 +220,7 @@ def test_reconfigure_switches_on_every_rank(engine: str) -> None:
 
 def _reconfigures(rank: int, engine: str) -> None:
     other = Config(8192 if rank else 4096, 8192, knobs={"fusion": 1})
-    with pytest.raises(CommunicationError, match=r"ranks \[1\] have a plan unlike rank 0's"):
+    with pytest.raises(CommunicationError, match=r"ranks \[1\] have settings unlike rank 0's"):
         ab.DistributedOptimizer(adam(model := make_model()), model, config=other, engine=engine)
     model = make_model()
     optimizer = ab.DistributedOptimizer(adam(model), model, engine=engine)
@@ -250,6 +250,11 @@ def _auto(rank: int) -> None:
         ab.DistributedOptimizer(adam(model), model, policy="auto", tuner="random")
     with pytest.raises(InputError, match="policy='horovod', but config= is of 'bytescheduler'"):
         ab.DistributedOptimizer(adam(model), model, policy="horovod", config=Config(1 << 20, 1 << 20))
+    with pytest.raises(CommunicationError, match=r"ranks \[1\] have settings unlike rank 0's"):
+        ab.DistributedOptimizer(adam(model), model, policy=["horovod", "ddp"][rank])
+    optimizer.close()
+    assert optimizer.report() is not None
+    assert rank or "windows of ten steps" in str(optimizer.report())
 
 
 def test_ranks_of_their_own_serve() -> None:
@@ -282,6 +287,8 @@ def _cannot_serve(rank: int) -> None:
     model = make_model()
     with pytest.raises(InputError, match="servers= is for engine='ps'"):
         ab.DistributedOptimizer(adam(model), model, servers=[1])
+    with pytest.raises(InputError, match=r"servers=\[1\]: ranks \[1\] train; leave servers= out"):
+        ab.DistributedOptimizer(adam(model), model, engine="ps", servers=[1])
 
 
 def test_a_hopeless_window_ends_early() -> None:

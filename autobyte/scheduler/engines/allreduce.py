@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from autobyte.scheduler.block import Block, Op
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 
+PARTING_S = 2.0  # that blocks under way are waited for: calling back while the interpreter ends aborts the process
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 
 
@@ -54,6 +56,9 @@ class AllReduce(Engine):
         """Let gloo's threads end: one that still holds a callback when the interpreter ends aborts the process."""
         if self.halves is not None:
             self.halves.close()
+        deadline = time.monotonic() + PARTING_S
+        while self._flying and time.monotonic() < deadline:  # most are complete soon, whatever has ended this rank
+            time.sleep(0.01)
         if self._flying:
             abandoned.append(self._backend)
         self._backend = None

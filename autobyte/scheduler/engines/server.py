@@ -104,8 +104,9 @@ class ParameterServer(Engine):
         for place, server in enumerate(self._servers):
             part = self._part(flight.travelling, place)
             if server == self._rank:
-                self._add(step, index, self._rank, self._memory(part.dtype, part.nbytes).copy_(part))
-                self._acknowledged(index)
+                own = self._memory(part.dtype, part.nbytes).copy_(part)
+                self._acknowledged(index)  # before the sum: with no other worker's part to come, it is there at once
+                self._add(step, index, self._rank, own)
             else:
                 connection = self._to_server[server]
                 view = as_bytes(part)
