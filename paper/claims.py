@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import sheet
-import style
 from reading import (
     TUNERS,
     Range,
@@ -94,7 +93,7 @@ def emulated(name: str, say: Callable[[Rows], Range | None], why_not: str = UNME
 def launches(name: str) -> str:
     """Which cells were measured on shaped links; nothing where none was."""
     cells = dict.fromkeys((line["model"], line["architecture"]) for line in data(f"{name}.testbed"))
-    named = (f"{style.MODELS[model]} on {ARCHITECTURES[architecture]}" for model, architecture in cells)
+    named = (f"{MODELS[model]} on {ARCHITECTURES[architecture]}" for model, architecture in cells)
     return f"Emulated is one launch each of {', '.join(named)}, AutoByte with our meta-network." if cells else ""
 
 
