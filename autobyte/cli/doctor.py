@@ -144,7 +144,7 @@ def _show(found: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> Non
             f"{format_seconds(symptoms.per_block_s)} beyond its bytes"
         )
     print_line(
-        f"compute {format_seconds(found.compute_s)}, communication {format_seconds(found.wire_s)}: "
+        f"compute {format_seconds(found.compute_s)}, bytes alone {format_seconds(found.wire_s)}: "
         f"{found.ratio:.2f} of compute, {'in' if found.in_band else 'outside'} the band where order matters, 0.5 to 3"
     )
     print_line(
@@ -163,7 +163,7 @@ def _show(found: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> Non
             f"{found.ddp.step_s / found.bf16_s:.2f}x"
         )
     print_line(
-        f"gain: {100 * found.gain:.0f} % with {found.best.name}"
+        f'gain: {100 * found.gain:.0f} % with policy="{found.best.name}"; policy="auto" measures it beside others'
         if found.worthwhile
         else "keep DDP: less than 5 % to gain from scheduling"
     )

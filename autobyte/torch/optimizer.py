@@ -21,7 +21,8 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
-from autobyte.errors import InputError
+from autobyte.errors import InputError, unknown
+from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.advice import DRIFT, Adviser
 from autobyte.torch.exchange import Exchange
 from autobyte.torch.join import Company
@@ -130,6 +131,8 @@ class DistributedOptimizer(Optimizer, Joinable):
             raise InputError(f"policy='{AUTO}' chooses its own config: leave out tuner= and config=")
         if config is not None and policy not in (BYTESCHEDULER, config.policy):
             raise InputError(f"policy='{policy}', but config= is of '{config.policy}': say Config(…, '{policy}')")
+        if policy not in (AUTO, *POLICIES.names()):
+            raise unknown("policy", policy, (AUTO, *POLICIES.names()))
         size = dist.get_world_size(process_group)
         begin = DEFAULT if self._auto else begin_with(policy, workers=size, servers=engine == "ps")
         self.training = Training(
