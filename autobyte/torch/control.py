@@ -1,5 +1,6 @@
 """What ranks say to each other besides gradients: agreement, statistics, plans. Numbers or JSON, never pickles."""
 
+import contextlib
 import hashlib
 import json
 import re
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from autobyte.errors import AutoByteError
 from autobyte.scheduler.engines.allreduce import abandoned, own_gloo
-from autobyte.torch.rollcall import RollCall
+from autobyte.torch.rollcall import LONG_S, POLL_S, RollCall
 
 
 class CommunicationError(AutoByteError, RuntimeError):
@@ -111,15 +112,38 @@ class Control:
         self._backend = None
 
     def _run(self, work: Any, what: str) -> None:
+        """Wait for a call, and no longer for ranks that have failed meanwhile: they may never come to it."""
+        alarms: list[str] = []
+        patience_s = LONG_S
         try:
-            work.wait()
+            while not _is_over(work, patience_s):
+                patience_s = POLL_S
+                self.rollcall.listen(alarms.append)
+                if alarms:
+                    raise RuntimeError(alarms[0])
         except RuntimeError as error:
             raise self._failed(what, error) from error
+        finally:
+            self.rollcall.ignore()
 
     def _failed(self, what: str, error: RuntimeError) -> CommunicationError:
         why = f"rank {self.rank}, step {self.step()}: could not {what}: {first_line(error)}"
         self.rollcall.alarm(why)
         return CommunicationError(f"{why}; {self.rollcall.absent()}")
+
+
+def _is_over(work: Any, patience_s: float) -> bool:
+    """Whether a call is over within so many seconds.
+
+    Raises:
+        RuntimeError: it has failed.
+    """
+    with contextlib.suppress(RuntimeError):  # so says torch, too, if time is over
+        work.wait(timedelta(seconds=patience_s))
+    if not work.is_completed():
+        return False
+    work.wait()
+    return True
 
 
 def _digest(value: str) -> torch.Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
+LONG_S = 1.0  # after which a wait asks whether another rank has failed
 PATIENCE_S = 3.0  # for those who find out a little later
 POLL_S = 0.1
 

@@ -10,10 +10,8 @@ from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.runner import Runner
 from autobyte.torch.control import CommunicationError, first_line
-from autobyte.torch.rollcall import RollCall
+from autobyte.torch.rollcall import LONG_S, RollCall
 from autobyte.trace import Trace
-
-LONG_S = 1.0  # after which a wait asks whether another rank has failed
 
 
 class Session:
