@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autobyte.comparison.contest import Contest
 
 RESULTS = "results.sqlite"
-SHOWN = "default,p3,grid,random"
+DEFAULTS = "default,p3,grid,random"
 
 
 def compare(
@@ -40,7 +40,7 @@ def compare(
     arch: ArchOption = "allreduce",
     workers: WorkersOption = 8,
     bandwidth: BandwidthOption = "10Gbit",
-    tuners: Annotated[str, typer.Option("--tuners", help="names, with commas between")] = SHOWN,
+    tuners: Annotated[str, typer.Option("--tuners", help="names, with commas between")] = DEFAULTS,
     policies: Annotated[
         str | None,
         typer.Option(
@@ -110,14 +110,10 @@ def compare(
         gpus_per_node=gpus_per_node,
     )
     if policies is not None:
-        given = {
-            "--tuners": tuners != SHOWN,
-            "--policy": policy != "bytescheduler",
-            "--knob": knob,
-            "--storage": storage,
-        }
-        for option in (name for name, value in (given | {"--retune": retune != "never"}).items() if value):
-            raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {option} out")
+        theirs = {"--tuners": tuners != DEFAULTS, "--policy": policy != "bytescheduler", "--knob": bool(knob)}
+        theirs |= {"--retune": retune != "never", "--storage": storage is not None}
+        if said := [option for option, value in theirs.items() if value]:
+            raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {said[0]} out")
         if scenario is not None:
             raise InputError("--policies compares steady jobs; leave --scenario out")
         compare_policies(

@@ -138,12 +138,11 @@ def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", 
     from autobyte.units import format_rate
 
     fits = {engine: _cost([row for row in rows if row["engine"] == engine]) for engine in spec.engines}
-    costs = {engine: fit for engine, fit in fits.items() if not isinstance(fit, str)}
+    costs = {engine: None if isinstance(fit, str) else fit for engine, fit in fits.items()}
     refused = {engine: fit for engine, fit in fits.items() if isinstance(fit, str)}
     if json:
         told = {"ranks": ranks, "where": where, "in_flight": spec.in_flight, "rows": rows, "costs": costs}
-        told |= {"refused": refused} if refused else {}
-        print_json({"what": "measured"} | told)
+        print_json({"what": "measured"} | told | {"refused": refused})
         return
     blocks = "one block at a time" if spec.in_flight == 1 else f"{spec.in_flight} blocks at a time"
     print_line(f"{ranks} ranks {where} · {blocks} · measured")
@@ -163,8 +162,9 @@ def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", 
     ]
     print_table(columns, cells, spare=("count", "type"))
     for engine, cost in costs.items():
-        rate = format_rate(1 / cost["s_per_byte"])
-        print_line(f"{engine}: a block of s bytes takes {1e3 * cost['start_s']:.3g} ms + s / {rate}")
+        if cost is not None:
+            rate = format_rate(1 / cost["s_per_byte"])
+            print_line(f"{engine}: a block of s bytes takes {1e3 * cost['start_s']:.3g} ms + s / {rate}")
     for engine, why in refused.items():
         print_line(f"{engine}: {why}")
 

@@ -21,9 +21,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
-from autobyte.errors import InputError, unknown
-from autobyte.scheduler.policies import POLICIES
+from autobyte.errors import InputError
 from autobyte.torch.advice import DRIFT, Adviser
+from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check
 from autobyte.torch.exchange import Exchange
 from autobyte.torch.join import Company
 from autobyte.torch.layers import CalledLayer, find_layers, is_compiled
@@ -32,16 +32,11 @@ from autobyte.torch.planning import DEFAULT, begin_with
 from autobyte.torch.report import Report, report_on
 from autobyte.torch.search import Search
 from autobyte.torch.times import LayerTimes
-from autobyte.torch.training import Training, broadcast_state, disabled_because
+from autobyte.torch.training import Training, broadcast_state, is_off
 from autobyte.torch.updates import Updates, can_cross_steps, drop, zero
 from autobyte.torch.verify import Verification
 
 log = logging.getLogger("autobyte")
-
-NOT_AVERAGED = "; ranks train on their own, nothing is averaged"
-HALVES: dict[Any, str] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-AUTO, BYTESCHEDULER = "auto", "bytescheduler"
-
 
 _alive: "weakref.WeakSet[DistributedOptimizer]" = weakref.WeakSet()
 
@@ -109,8 +104,11 @@ class DistributedOptimizer(Optimizer, Joinable):
         verify_steps: int = 0,
     ) -> None:
         Joinable.__init__(self)
-        _check(optimizer, model, config=config, timeout=timeout, budget=budget)
-        on_wire: Any = HALVES.get(wire_dtype, wire_dtype)
+        if isinstance(optimizer, DistributedOptimizer):
+            raise InputError("the optimizer is wrapped already: wrap it once")
+        check(
+            optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift, timeout=timeout
+        )
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
@@ -119,20 +117,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._last_report: Report | None = None  # of a training that is over
         self._handles: list[RemovableHandle] = []
         self.training: Training | None = None
-        reason = disabled_because(process_group, enabled=enabled)
-        if reason:
-            apart = dist.is_available() and dist.is_initialized() and dist.get_world_size(process_group) > 1
-            log.log(logging.WARNING if apart else logging.INFO, "AutoByte is off: %s%s", reason, NOT_AVERAGED * apart)
+        if is_off(process_group, enabled=enabled):
             return
-        if not drift > 0:
-            raise InputError(f"drift must be positive, got {drift}; inf keeps the first plan")
         self._auto, self._drift = policy == AUTO, drift
-        if self._auto and (tuner is not None or config is not None):
-            raise InputError(f"policy='{AUTO}' chooses its own config: leave out tuner= and config=")
-        if config is not None and policy not in (BYTESCHEDULER, config.policy):
-            raise InputError(f"policy='{policy}', but config= is of '{config.policy}': say Config(…, '{policy}')")
-        if policy not in (AUTO, *POLICIES.names()):
-            raise unknown("policy", policy, (AUTO, *POLICIES.names()))
         size = dist.get_world_size(process_group)
         begin = DEFAULT if self._auto else begin_with(policy, workers=size, servers=engine == "ps")
         self.training = Training(
@@ -140,7 +127,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             model,
             config=config or begin,
             engine=engine,
-            wire_dtype=on_wire,
+            wire_dtype=HALVES.get(wire_dtype, wire_dtype),
             accumulation=accumulation,
             group=process_group,
             timeout=timeout,
@@ -171,8 +158,7 @@ class DistributedOptimizer(Optimizer, Joinable):
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The user's own groups: schedulers change them in place."""
-        unscaling = sys._getframe(1).f_code is GradScaler._unscale_grads_.__code__
-        if unscaling:
+        if sys._getframe(1).f_code is GradScaler._unscale_grads_.__code__:
             self.synchronize()  # else averages that arrive later would have the scale still in them
         return self._optimizer.param_groups
 
@@ -430,21 +416,6 @@ class DistributedOptimizer(Optimizer, Joinable):
             return loss
 
         return evaluate
-
-
-def _check(optimizer: Any, model: Any, **keywords: Any) -> None:
-    """Say in one line what is of the wrong kind."""
-    if isinstance(optimizer, DistributedOptimizer):
-        raise InputError("the optimizer is wrapped already: wrap it once")
-    if not isinstance(optimizer, Optimizer) or not isinstance(model, nn.Module):
-        raise InputError(
-            f"say DistributedOptimizer(optimizer, model), got {type(optimizer).__name__}, {type(model).__name__}"
-        )
-    for name, kind in (("config", Config), ("timeout", timedelta)):
-        if keywords[name] is not None and not isinstance(keywords[name], kind):
-            raise InputError(f"{name} must be a {kind.__name__}, got {keywords[name]!r}")
-    if keywords["budget"] is not None and keywords["budget"] < 1:
-        raise InputError(f"budget must be at least 1 window, got {keywords['budget']}; None is without end")
 
 
 def _mark(times: LayerTimes, layer: int, *_: object) -> None:

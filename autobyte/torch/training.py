@@ -47,6 +47,20 @@ def name_for(ranks: Sequence[int]) -> str:
     return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(_names[key])}"
 
 
+def is_off(group: dist.ProcessGroup | None, *, enabled: bool) -> bool:
+    """Whether there is nothing to do; the log says why.
+
+    Raises:
+        InputError: torch.distributed is not initialised, and nothing says that it need not be.
+    """
+    why = disabled_because(group, enabled=enabled)
+    if why and dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+        log.warning("AutoByte is off: %s; ranks train on their own, nothing is averaged", why)
+    elif why:
+        log.info("AutoByte is off: %s", why)
+    return why is not None
+
+
 def disabled_because(group: dist.ProcessGroup | None, *, enabled: bool) -> str | None:
     """Why there is nothing to do, or None.
 

@@ -49,17 +49,15 @@ class Verification:
         control = self._training.control
         wire = self._training.job.wire_dtype
         dtype = getattr(torch, wire) if wire else before.dtype
-        rows = (
-            control.gather(before.double().reshape(-1)).to(dtype).double()
-        )  # what overflows on the wire is infinite
+        rows = control.gather(before.double().reshape(-1))
+        rows = rows.to(dtype).double()  # what overflows on the wire is infinite
         grad = self._training.exchange.parameters[name].grad
         after = torch.zeros(rows.shape[1], device="cpu") if grad is None else grad.detach().cpu().double().reshape(-1)
         mean = rows.mean(dim=0)
         alike = (after == mean) | (after.isnan() & mean.isnan())  # infinities, too: a scaler looks for them
         worst = float((after - mean).abs()[~alike].max()) if not alike.all() else 0.0
-        tolerance = (
-            4 * torch.finfo(dtype).eps * float(rows.abs().nan_to_num(0.0, 0.0).max()) if after.numel() else 0.0
-        )
+        largest = float(rows.abs().nan_to_num(0.0, 0.0).max()) if after.numel() else 0.0
+        tolerance = 4 * torch.finfo(dtype).eps * largest
         if not worst <= tolerance:
             raise CommunicationError(
                 f"rank {control.rank}, step {step}: tensor '{name}' differs by {worst:.3g} from a plain all-reduce, "

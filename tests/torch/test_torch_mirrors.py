@@ -108,7 +108,7 @@ def test_two_gloo_ranks_on_a_gpu_have_ddps_parameters(engine: str) -> None:
 def alone_on_nccl(rank: int) -> bool:
     """Whether one rank, whose default group is NCCL's, has the parameters of plain training."""
     dist.init_process_group("nccl")
-    wrapping.disabled_because = lambda *_, **__: None  # type: ignore[assignment]  else one rank is left alone
+    wrapping.is_off = lambda *_, **__: False  # type: ignore[assignment]  else one rank is left alone
     model, plain = _model(0), _model(0)
     optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05), model)
     assert optimizer.training is not None

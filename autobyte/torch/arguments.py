@@ -1,0 +1,52 @@
+"""What `DistributedOptimizer` is given, looked at before anything is made: one line says what cannot be used."""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from autobyte.config import Config
+from autobyte.errors import InputError, unknown
+from autobyte.scheduler.policies import POLICIES
+
+AUTO, BYTESCHEDULER = "auto", "bytescheduler"
+HALVES: dict[Any, Any] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def check(
+    optimizer: object,
+    model: object,
+    *,
+    policy: str,
+    config: object,
+    tuner: str | None,
+    budget: int | None,
+    drift: float,
+    timeout: object,
+) -> None:
+    """Look at the arguments that name no rank.
+
+    Raises:
+        InputError: one is of the wrong kind, out of range, or says what another one contradicts.
+    """
+    if not isinstance(optimizer, Optimizer) or not isinstance(model, nn.Module):
+        given = f"{type(optimizer).__name__}, {type(model).__name__}"
+        raise InputError(f"say DistributedOptimizer(optimizer, model), got {given}")
+    if not isinstance(timeout, timedelta):
+        raise InputError(f"timeout must be a timedelta, got {timeout!r}")
+    if budget is not None and budget < 1:
+        raise InputError(f"budget must be at least 1 window, got {budget}; None is without end")
+    if not drift > 0:
+        raise InputError(f"drift must be positive, got {drift}; inf keeps the first plan")
+    if policy not in (AUTO, *POLICIES.names()):
+        raise unknown("policy", policy, (AUTO, *POLICIES.names()))
+    if policy == AUTO and (tuner is not None or config is not None):
+        raise InputError(f"policy='{AUTO}' chooses its own config: leave out tuner= and config=")
+    if config is None:
+        return
+    if not isinstance(config, Config):
+        raise InputError(f"config must be a Config, got {config!r}")
+    if policy not in (BYTESCHEDULER, config.policy):
+        raise InputError(f"policy='{policy}', but config= is of '{config.policy}': say Config(…, '{policy}')")
