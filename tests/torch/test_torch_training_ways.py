@@ -78,22 +78,32 @@ def told_twice(story: Story, **ddp: Any) -> None:
     assert_equal(story(with_ab), story(with_ddp, **ddp))
 
 
-def test_a_branch_that_was_not_taken_in_the_first_step() -> None:
-    on_ranks(_tasks, 2)
+def tasks(rank: int, taken: list[int], zeroed: str) -> None:
+    """The parameters of `Tasks`, a task each step; who clears the gradients."""
 
-
-def _tasks(rank: int) -> None:
     def story(wrap: Any, **keywords: Any) -> list[Tensor]:
         torch.manual_seed(0)
         module = Tasks()
         model, optimizer = wrap(module, sgd(module), **keywords)
-        for step, task in enumerate([0, 1, 1, 1, 0, 0, 1, 0, 1, 1]):
-            optimizer.zero_grad()
+        for step, task in enumerate(taken):
+            if zeroed == "parameters":
+                for parameter in module.parameters():
+                    parameter.grad = None
+            else:
+                (optimizer if zeroed == "optimizer" else module).zero_grad()
             model(rows(rank, step, 5, 12), task).square().mean().backward()
             optimizer.step()
         return parameters_of(module, optimizer)
 
     told_twice(story, find_unused_parameters=True)
+
+
+def test_a_branch_that_was_not_taken_in_the_first_step() -> None:
+    on_ranks(_branch, 2)
+
+
+def _branch(rank: int) -> None:
+    tasks(rank, [0, 1, 1, 1, 0, 0, 1, 0, 1, 1], "optimizer")
 
 
 def test_each_owner_of_a_tied_weight_may_be_called_first() -> None:
@@ -143,21 +153,7 @@ def test_gradients_dropped_without_the_optimizer_where_only_another_rank_had_one
 
 
 def _dropped(rank: int, zeroed: str) -> None:
-    def story(wrap: Any, **keywords: Any) -> list[Tensor]:
-        torch.manual_seed(0)
-        module = Tasks()
-        model, optimizer = wrap(module, sgd(module), **keywords)
-        for step in range(12):
-            if zeroed == "model":
-                module.zero_grad()
-            else:
-                for parameter in module.parameters():
-                    parameter.grad = None
-            model(rows(rank, step, 5, 12), int(step % 3 == rank)).square().mean().backward()
-            optimizer.step()
-        return parameters_of(module, optimizer)
-
-    told_twice(story, find_unused_parameters=True)
+    tasks(rank, [int(step % 3 == rank) for step in range(12)], zeroed)
 
 
 def test_step_hooks_that_are_set_after_wrapping() -> None:
