@@ -17,13 +17,11 @@ from autobyte.config import Space
 from autobyte.simulator.landscape import survey
 from autobyte.simulator.steady import step_s
 from autobyte.tuning import WINDOW, judge
-from autobyte.units import MIB
 
 NAME = "fig10_search_cost"
 MODELS, GBIT = ("resnet50", "vgg16", "alexnet"), 10
 SEEDS = 3
 TRIALS = 30  # ByteScheduler's tuner stops at 15 by itself
-SMALL = Space(partition_bytes=(2 * MIB, 8 * MIB), credit_ratio=(1, 4))  # what the paper's grid search may be
 GRIDS = {"grid": 304, "grid-16": 16, "grid-12": 12}  # all pairs; 16 of them, evenly spread; 2 … 8 MB and 1 … 4X
 TUNERS = (
     "random",
@@ -45,9 +43,7 @@ def trial(cell):
     model, architecture, name, seed = cell
     job = jobs.job(model, GBIT, architecture)
     trials = min(GRIDS.get(name, TRIALS), 4 if options.quick else 999)
-    decisions = runs.run(
-        job, "grid" if name in GRIDS else name, seed, budget=trials + 1, space=SMALL if name == "grid-12" else None
-    )
+    decisions = runs.run(job, "grid" if name in ("grid", "grid-16") else name, seed, budget=trials + 1)
     asked = {decision.config for decision in decisions} | {decision.measurement.config for decision in decisions}
     true_s = {config: step_s(job, config) for config in asked}
     best_s = min(best[model, architecture], *true_s.values())
@@ -73,7 +69,7 @@ if options.testbed:
 
     NAME = f"{NAME}.testbed"
     if not options.redraw:
-        shaped.searches(NAME, MODELS, GBIT, runs.installed(TUNERS[2:]), options)
+        shaped.searches(NAME, MODELS, GBIT, runs.installed(("grid-12", *TUNERS[1:])), options)
 elif not options.redraw:
     places = [(model, architecture) for architecture in jobs.ARCHITECTURES for model in MODELS]
     places = places[:1] if options.quick else places

@@ -16,6 +16,7 @@ from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners import TUNERS
 from autobyte.tuning import WINDOW, Decision, make_tuner, tune
+from autobyte.units import MIB
 
 Cell = TypeVar("Cell")
 Result = TypeVar("Result")
@@ -28,13 +29,22 @@ EFFECTS = Effects(jitter=0.087)
 
 PATIENCE_S = 3600.0  # what a decision waits for its tuner: on a machine that stands still meanwhile, too
 
-#: The released ByteScheduler: its tuner assigns the partition to a field that nobody reads, so only the credit moves.
-RELEASED, STUCK = "released", (BYTESCHEDULER_DEFAULT.partition_bytes, BYTESCHEDULER_DEFAULT.partition_bytes)
+#: Tuners in a space of their own. The released ByteScheduler's assigns the partition to a field that nobody reads, so
+#: only the credit moves; 2 … 8 MB and 1 … 4X is what the paper's grid search may be.
+SPACED = {
+    "released": ("bayesian-published", Space(partition_bytes=(BYTESCHEDULER_DEFAULT.partition_bytes,) * 2)),
+    "grid-12": ("grid", Space(partition_bytes=(2 * MIB, 8 * MIB), credit_ratio=(1, 4))),
+}
 
 
 def installed(names: Sequence[str]) -> list[str]:
     """Those of the tuners that there are."""
-    return [name for name in names if _registered(name) in TUNERS.names()]
+    return [name for name in names if spaced(name)[0] in TUNERS.names()]
+
+
+def spaced(name: str) -> tuple[str, Space]:
+    """The name a tuner is registered by, and what it may choose from."""
+    return SPACED.get(name, (name, Space()))
 
 
 def run(
@@ -47,14 +57,11 @@ def run(
     scenario: Scenario = STEADY,
 ) -> list[Decision]:
     """Let one tuner train a job for `budget` windows of 10 iterations."""
-    space = space or Space(partition_bytes=STUCK) if tuner == RELEASED else space or Space()
+    name, own = spaced(tuner)
+    space = space or own
     world = World(job, scenario=scenario, effects=EFFECTS, seed=seed)
-    made = make_tuner(_registered(tuner), space, job=job, seed=seed, budget=budget)
+    made = make_tuner(name, space, job=job, seed=seed, budget=budget)
     return tune(made, world, space, budget=budget, patience_s=PATIENCE_S)
-
-
-def _registered(name: str) -> str:
-    return "bayesian-published" if name == RELEASED else name
 
 
 def speeds(windows: Sequence[Measurement], samples: int, *, every: int = 5) -> list[tuple[int, Config, float]]:

@@ -29,7 +29,7 @@ from autobyte.tuning import TOLERANCE, WINDOW
 from autobyte.units import KIB
 
 HOSTS, LINK_GBIT = 4, 1  # what one machine with two cores bears: autobyte testbed check
-TUNERS = ("bayesian", "twin", "metanet-published", "metanet")
+TUNERS = ("released", "bayesian", "twin", "metanet-published", "metanet")
 GBITS = (5, 10, 25)  # at 0.5 and 1 a step of VGG16 takes 7 s and more, and no order helps
 STEPS = 10  # measured, of what does not search
 QUICK_GBIT = 200  # sizes shrink to a 200th
@@ -63,6 +63,15 @@ def scheduler(name: str, engine: str, config: Config, **more: Any) -> dict[str, 
     """A run of AutoByte's optimizer that begins with a config."""
     start = {"policy": config.policy, "config": config.to_json(), "wire_dtype": None}
     return {"name": name, "scheduler": "autobyte", "engine": engine} | start | more
+
+
+def search(name: str, engine: str, start: Config, of: Cell, windows: int, **more: Any) -> dict[str, Any]:
+    """A run of AutoByte's optimizer with a tuner, in the space that it has, shrunk where that is its own."""
+    tuner, space = runs.spaced(name)
+    if name in runs.SPACED:
+        partition_bytes = [max(4, round(edge * of.size_scale)) for edge in space.partition_bytes]
+        more["space"] = {"partition_bytes": partition_bytes, "credit_ratio": space.credit_ratio}
+    return scheduler(name, engine, start, tuner=tuner, windows=windows, **more)
 
 
 def collect(
@@ -168,7 +177,7 @@ def convergence(
         engine, start = place
         first = shrunk(jobs.pair(*(float(number) for number in start.split(","))), here)
         wanted = [scheduler("still", engine, first, watch=2)]
-        wanted += [scheduler(tuner, engine, first, tuner=tuner, windows=count, watch=count) for tuner in tuners]
+        wanted += [search(tuner, engine, first, here, count, watch=count) for tuner in tuners]
         measured = measure(here, wanted, steps=STEPS)
         return [
             {"tuner": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, here)
@@ -222,8 +231,8 @@ def changing(
         engine, model = place
         here = cell(model, gbit, options)
         default = shrunk(BYTESCHEDULER_DEFAULT, here)
-        search = scheduler("bayesian", engine, default, tuner="bayesian", windows=2 if options.quick else runs.BUDGET)
-        (searched,) = measure(here, [search], steps=STEPS)
+        wanted = [search("bayesian", engine, default, here, 2 if options.quick else runs.BUDGET)]
+        (searched,) = measure(here, wanted, steps=STEPS)
         found = Config.from_json(searched["config"])
         still = {"default": default, "bayesian": found}
         still["constant"] = shrunk(jobs.constant(engine, few=options.quick), here)
@@ -260,7 +269,7 @@ def environments(name: str, engine: str, models: Sequence[str], tuners: Sequence
         pairs = {"default": default, "constant": shrunk(jobs.constant(engine, few=options.quick), here)}
         wanted += [scheduler(method, engine, pair) for method, pair in pairs.items()]
         budget = 2 if options.quick else runs.BUDGET
-        wanted += [scheduler(tuner, engine, default, tuner=tuner, windows=budget) for tuner in tuners]
+        wanted += [search(tuner, engine, default, here, budget) for tuner in tuners]
         buckets = [mib * here.size_scale for mib in BUCKETS_MIB]
         wanted += [{"name": "ddp", "scheduler": "ddp", "bucket_mib": mib, **shared} for mib in buckets]
         rows = [_speed(row, here, options) for row in measure(here, wanted, steps=STEPS)]
@@ -290,7 +299,7 @@ def searches(name: str, models: Sequence[str], gbit: float, tuners: Sequence[str
         engine, model = place
         here = cell(model, gbit, options)
         default = shrunk(BYTESCHEDULER_DEFAULT, here)
-        wanted = [scheduler(tuner, engine, default, tuner=tuner, windows=count, watch=count) for tuner in tuners]
+        wanted = [search(tuner, engine, default, here, count, watch=count) for tuner in tuners]
         measured = measure(here, wanted, steps=STEPS)
         means = {row["name"]: [float(np.mean(w["steps_s"])) for w in row["watched"]] for row in measured}
         best_s = min(min(took) for took in means.values())

@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
-from autobyte.config import Config
+from autobyte.config import Config, Space
 from autobyte.job import Model
 from autobyte.models import find
 from autobyte.scheduler.policies.ddp import DEFAULT_MIB
@@ -62,6 +62,7 @@ def measure(model: Model, run: dict[str, Any], *, steps: int, pace: Path) -> Ite
         policy=run["policy"],
         config=Config.from_json(run["config"]) if "config" in run else None,
         tuner=run.get("tuner"),
+        space=Space(**run["space"]) if "space" in run else None,
         budget=run.get("windows"),
         keep=None,
         engine=run["engine"],

@@ -1,5 +1,6 @@
 """What `DistributedOptimizer` is given, looked at before anything is made: one line says what cannot be used."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from autobyte.config import Config
+from autobyte.config import Config, Space
 from autobyte.errors import InputError, unknown
 from autobyte.scheduler.policies import POLICIES
 
@@ -50,3 +51,25 @@ def check(
         raise InputError(f"config must be a Config, got {config!r}")
     if policy not in (BYTESCHEDULER, config.policy):
         raise InputError(f"policy='{policy}', but config= is of '{config.policy}': say Config(…, '{policy}')")
+
+
+def check_space(space: object, *, tuner: str | None, policy: str, config: Config | None) -> None:
+    """Look at what a tuner may choose from, if anything was said of it.
+
+    Raises:
+        InputError: it is no space, has knobs that the policy lacks, lacks the config, or nobody chooses.
+    """
+    if space is None:
+        return
+    if not isinstance(space, Space):
+        raise InputError(f"space must be a Space, got {space!r}")
+    if tuner is None:
+        raise InputError("space= is what a tuner may choose from: say tuner=, too")
+    known = POLICIES[policy if config is None else config.policy].knobs
+    for name in space.knobs:
+        if name not in known:
+            raise unknown("knob in space=", name, known)
+    if config is not None and config not in replace(space, default=config):
+        raise InputError(
+            f"config= is {config.label}, which is not in space=: begin with one that the tuner may choose"
+        )

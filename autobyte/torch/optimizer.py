@@ -20,10 +20,10 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from autobyte.config import Config
+from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.torch.advice import DRIFT, Adviser
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check
+from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
 from autobyte.torch.exchange import Exchange
 from autobyte.torch.join import Company
 from autobyte.torch.layers import CalledLayer, find_layers, is_compiled
@@ -57,6 +57,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             bucket, and keeps the fastest.
         config: partition and credit; by default ByteScheduler's, small tensors fused.
         tuner: name of what tunes partition and credit while training goes on, `bayesian` say; None leaves them.
+        space: partitions and credits from which it may choose; by default all that the policy has.
         budget: of the tuner, in windows of ten steps; None is as long as training lasts.
         seed: of the tuner.
         keep: where the tuned config is kept, and looked for next time; None keeps nothing.
@@ -88,6 +89,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         policy: str = BYTESCHEDULER,
         config: Config | None = None,
         tuner: str | None = None,
+        space: Space | None = None,
         budget: int | None = 30,
         seed: int = 0,
         keep: Path | str | None = "autobyte.toml",
@@ -109,6 +111,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         check(
             optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift, timeout=timeout
         )
+        check_space(space, tuner=tuner, policy=policy, config=config)
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
@@ -121,7 +124,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             return
         self._auto, self._drift = policy == AUTO, drift
         size = dist.get_world_size(process_group)
-        begin = DEFAULT if self._auto else begin_with(policy, workers=size, servers=engine == "ps")
+        begin = DEFAULT if self._auto else begin_with(policy, workers=size, servers=engine == "ps", space=space)
         self.training = Training(
             optimizer,
             model,
@@ -140,7 +143,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._search = None
         _alive.add(self)
         if tuner is not None:
-            self._search = Search(self.training, tuner=tuner, budget=budget, seed=seed, keep=keep)
+            self._search = Search(self.training, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
             self._search.resume()
         self._verification = Verification(self.training, verify_steps)
         self._updates = Updates(optimizer, self.training.exchange)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from autobyte.config import Config
+from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.job import ITEMSIZE, Cluster, Job, Layer, Model, Tensor
 from autobyte.scheduler.plan import Plan
@@ -22,8 +22,15 @@ SLOWER = (1.0, 0.9, 0.8)  # parts of the measured rate that orders are made for
 _ANY = Model("any", (Layer("any", (), 0.0, 0.0),), 1)  # defaults do not depend on the model
 
 
-def begin_with(policy: str, *, workers: int, servers: bool) -> Config:
-    """A policy's default for training on so many workers."""
+def begin_with(policy: str, *, workers: int, servers: bool, space: Space | None = None) -> Config:
+    """A policy's default for training on so many workers, or what is next to it in a space."""
+    default = _default(policy, workers=workers, servers=servers)
+    if space is None or default in (within := replace(space, default=default)):
+        return default
+    return within.at(within.locate(default))
+
+
+def _default(policy: str, *, workers: int, servers: bool) -> Config:
     if policy == DEFAULT.policy:
         return DEFAULT
     default = POLICIES[policy]().space(Job(_ANY, Cluster(workers, workers if servers else 0))).default

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autobyte.config import Config
+from autobyte.config import Config, Space
 from autobyte.errors import AutoByteError
 from autobyte.job import Job
 from autobyte.scheduler.policies import POLICIES
@@ -35,6 +35,7 @@ class Search:
     Args:
         training: what is tuned.
         tuner: registered name.
+        space: from which it may choose; None is all that the policy has.
         budget: windows of ten steps; None is as long as training lasts.
         seed: of the tuner.
         keep: the file; None keeps nothing.
@@ -44,12 +45,20 @@ class Search:
     """
 
     def __init__(
-        self, training: Training, *, tuner: str, budget: int | None, seed: int, keep: Path | str | None
+        self,
+        training: Training,
+        *,
+        tuner: str,
+        space: Space | None,
+        budget: int | None,
+        seed: int,
+        keep: Path | str | None,
     ) -> None:
         TUNERS[tuner]  # known?
         self._training = training
         self.tuner = tuner
         self.budget = budget
+        self._space = space
         self._seed = seed
         self._path = Path(keep) if keep is not None else None
         self._kept: Kept | None = None
@@ -98,7 +107,7 @@ class Search:
                 "%s was found on a link of %.3g Gbit/s, this one has %.3g: tuning again",
                 self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
             )  # fmt: skip
-        space = replace(POLICIES[running.policy]().space(job), default=running)
+        space = replace(self._space or POLICIES[running.policy]().space(job), default=running)
         tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
         return Tuning(tuner, space, budget=self.budget, patience_s=PATIENCE_S)
 
@@ -141,6 +150,9 @@ class Search:
             return None
         if difference := self._job.differs(kept.job):
             log.warning("%s is not used: %s", self._path, difference)
+            return None
+        if self._space is not None and kept.config not in replace(self._space, default=kept.config):
+            log.warning("%s is not used: its %s is not in space=", self._path, kept.config.label)
             return None
         log.info("using %s from %s; delete the file to tune again", kept.config.label, self._path)
         return kept

@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,41 @@ def _not_ours(rank: int, keep: str) -> None:
     model = make_model()
     with pytest.raises(CommunicationError, match="name another file with keep="):
         ab.DistributedOptimizer(adam(model), model, tuner="script", keep=keep)
+
+
+def test_a_tuner_stays_in_its_space(tmp_path: Path) -> None:
+    on_ranks(_stays, 2, str(tmp_path / "kept.toml"))
+
+
+def _stays(rank: int, keep: str) -> None:
+    space = ab.Space((8192, 32768), (2.0, 3.0))
+    optimizer, used = beside_ddp(rank, tuner="random", budget=4, keep=keep, space=space)
+    assert used[0] == Config(32768, 98304, knobs={"fusion": 1})  # next to the default, which is not in it
+    assert len(used) > 2
+    assert all(config in replace(space, default=config) for config in used)
+    optimizer.close()
+    dist.barrier()
+    outside = ab.DistributedOptimizer(
+        adam(model := make_model()), model, tuner="random", keep=keep, space=ab.Space((4096, 4096), (1.0, 1.0))
+    )
+    assert outside.training is not None
+    assert outside.training.config == Config(4096, 4096, knobs={"fusion": 1})  # and not what was kept
+    outside.close()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "why"),
+    [
+        ({"space": ab.Space()}, "say tuner="),
+        ({"space": (1, 2), "tuner": "random"}, "space must be a Space"),
+        ({"space": ab.Space(knobs={"fussion": (0, 1)}), "tuner": "random"}, "did you mean 'fusion'"),
+        ({"space": ab.Space((4, 8)), "tuner": "random", "config": Config(16, 16)}, "which is not in space="),
+    ],
+)
+def test_spaces_that_cannot_be_used(keywords: dict[str, Any], why: str) -> None:
+    model = make_model()
+    with pytest.raises(InputError, match=why):
+        ab.DistributedOptimizer(adam(model), model, **keywords)
 
 
 def test_kept_file_says_what_it_is_for(tmp_path: Path) -> None:
