@@ -22,7 +22,8 @@ from autobyte.job import Floats, Ints
 
 BEFORE, AFTER, CUT = 1, 2, 3  # the last gradient: how a tensor travels
 PASSES = 12  # over all single changes, at most
-EFFORT = 5_000_000  # tensors looked at in one climb, at most: thousands of tensors are planned in time, too
+BEGINNINGS = 5  # of the search
+EFFORT = 32_500  # times that a search looks at each of 400 tensors or more, at most: 400 are planned in 20 ms
 
 
 @njit(cache=True)
@@ -30,6 +31,12 @@ def better(step: float, end: float, best: float, best_end: float) -> bool:
     """Shorter; of equal steps the one that leaves the link earlier"""
     slack = 1e-12 * best
     return step < best - slack or (step <= best + slack and end < best_end - slack)
+
+
+@njit(cache=True)
+def effort_for(n: int) -> int:
+    """How many tensors the search for a plan of so many may look at"""
+    return EFFORT * max(n, 400)
 
 
 @njit(cache=True)
@@ -77,7 +84,8 @@ def search_whole(
     sent, best_sent = np.zeros(n), np.zeros(n)
     best_mode = np.full(n, AFTER)
     best, best_end = whole_step(best_mode, ready, tail, load, start, latency, compute, best_sent)
-    for begin in range(5):
+    effort = effort_for(n) // (3 * n)  # each choice is looked at three times from front to end
+    for begin in range(BEGINNINGS):
         mode = np.full(n, AFTER)
         if begin == 1:
             mode[1:] = BEFORE
@@ -92,7 +100,8 @@ def search_whole(
                     mode[k] = CUT
                     used += left
         step, end = whole_step(mode, ready, tail, load, start, latency, compute, sent)
-        left = EFFORT // n
+        left = effort // (BEGINNINGS - begin)  # what one does not need the others may
+        effort -= left
         for _ in range(PASSES):
             improved = False
             for k in range(1, n):
@@ -121,6 +130,7 @@ def search_whole(
                         mode[k], mode[other] = mode[other], mode[k]
             if not improved:
                 break
+        effort += left
         if better(step, end, best, best_end):
             best, best_end = step, end
             best_mode[:] = mode

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from autobyte.job import Floats, Ints
-from autobyte.scheduler.policies.unequal import EFFORT, PASSES, better
+from autobyte.scheduler.policies.unequal import PASSES, better, effort_for
 
 WAYS, CLIMBS = 8, 3  # beginnings of the search, and how many of the best are followed
 
@@ -62,13 +62,16 @@ def fused_step(
     group: Ints,
     work: Floats,
     travels: Ints,
+    effort: Ints,
 ) -> tuple[float, float]:
     """The step (inf if not below `within`), and the end, where messages begin at some gradients and take all there is
 
     `begins[k]` says that one begins when gradient k is ready; it takes gradients up to the next such place behind.
-    Fills in what is sent before the last gradient (s), and the messages of what remains (-1: nothing).
+    Fills in what is sent before the last gradient (s), and the messages of what remains (-1: nothing). Takes what it
+    looked at from `effort`.
     """
     n = len(begins)
+    effort[0] -= n
     first = n
     for k in range(n):
         if begins[k]:
@@ -92,6 +95,7 @@ def fused_step(
         place = stop
     if free + latency + tail[0] >= within:
         return np.inf, free
+    effort[0] -= 2 * n
     room = np.inf
     for k in range(n - 1, first - 1, -1):  # the tensors of a part share its room, given those behind
         if begins[k]:
@@ -114,6 +118,7 @@ def fused_step(
         return np.inf, free
     found, found_end = np.inf, free
     while True:  # tighten until nothing shorter can be grouped
+        effort[0] -= n
         step, end = _group(work, travels, tail, kind, start, latency, free, step, group)
         if step == np.inf:
             break
@@ -163,24 +168,24 @@ def search_fused(
             places[count] = k
             count += 1
     places = places[:count]
-    starts, steps = np.zeros((WAYS, n), np.int64), np.empty(WAYS)
+    starts, steps, effort = np.zeros((WAYS, n), np.int64), np.empty(WAYS), np.full(1, effort_for(n))
     for way in range(WAYS):
         _start_fused(way, starts[way], ready, load, start, places)
         steps[way], _ = fused_step(
-            starts[way], ready, tail, load, kind, start, latency, compute, np.inf, sent, group, work, travels
+            starts[way], ready, tail, load, kind, start, latency, compute, np.inf, sent, group, work, travels, effort
         )
     best, best_begins = np.inf, np.zeros(n, np.int64)
-    for way in np.argsort(steps)[:CLIMBS]:
-        begins, step, end, left = starts[way], steps[way], np.inf, EFFORT // n
+    for climb, way in enumerate(np.argsort(steps)[:CLIMBS]):
+        begins, step, end = starts[way], steps[way], np.inf
+        until = effort[0] - effort[0] // (CLIMBS - climb)  # what one does not need the others may
         for _ in range(PASSES):
             improved = False
             for i in range(count):
                 for reach in range(4):  # alone, or together with one of the next three: a move
                     if reach and (i + reach >= count or begins[places[i]] == begins[places[i + reach]]):
                         continue
-                    if left == 0:
+                    if effort[0] <= until:
                         break
-                    left -= 1
                     begins[places[i]] ^= 1
                     if reach:
                         begins[places[i + reach]] ^= 1
@@ -198,6 +203,7 @@ def search_fused(
                         group,
                         work,
                         travels,
+                        effort,
                     )
                     if better(tried, tried_end, step, end):
                         step, end, improved = tried, tried_end, True
@@ -209,5 +215,7 @@ def search_fused(
                 break
         if step <= best:
             best, best_begins = step, begins
-    fused_step(best_begins, ready, tail, load, kind, start, latency, compute, np.inf, sent, group, work, travels)
+    fused_step(
+        best_begins, ready, tail, load, kind, start, latency, compute, np.inf, sent, group, work, travels, effort
+    )
     return best, best_begins, sent, group
