@@ -29,12 +29,28 @@ COUNTS = 0.05  # the gap between DDP at its best and the bound from which a shar
 Row = dict[str, Any]
 
 
-def cells(folder: str) -> Iterator[tuple[str, float, list[Row]]]:
-    """Model, rate (Gbit/s) and rows of every cell; models as they are named here, rates falling."""
+def kept(folder: str) -> list[dict[str, Any]]:
+    """Every cell; models as they are named here, rates falling."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in (DATA / folder).glob("*.json")]
     order = list(NAMES)
-    for told in sorted(found, key=lambda told: (order.index(told["cell"]["model"]), -told["cell"]["rate"])):
+    return sorted(found, key=lambda told: (order.index(told["cell"]["model"]), -told["cell"]["rate"]))
+
+
+def cells(folder: str) -> Iterator[tuple[str, float, list[Row]]]:
+    """Model, rate (Gbit/s) and rows of every cell."""
+    for told in kept(folder):
         yield told["cell"]["model"], told["cell"]["rate"] * 8e-9, told["rows"]
+
+
+def _noted(folder: str) -> str:
+    """What launches said of themselves: cores that other work used meanwhile, links that did not hold their rate."""
+    said = [
+        f"{NAMES[told['cell']['model']]} at {told['cell']['rate'] * 8e-9:g} Gbit/s, "
+        + told["warning"].removesuffix(": measure again")
+        for told in kept(folder)
+        if told["warning"]
+    ]
+    return f"\nWarnings of the launches: {'; '.join(said) or 'none'}."
 
 
 def schedulers() -> str:
@@ -57,7 +73,7 @@ def schedulers() -> str:
             line.append(f"{_ms(row['step_s'])} ({row['speedup_over_ddp']:.2f}x{closed})".replace("-", "−"))
         body.append(line)
     columns = ["default, all-reduce", "tuned, all-reduce", "`auto`", "tuned, servers"]
-    return markdown(["model", "link", "bound", "DDP at its best", "FIFO", *columns], body)
+    return markdown(["model", "link", "bound", "DDP at its best", "FIFO", *columns], body) + _noted("bench")
 
 
 def speed() -> str:
@@ -95,7 +111,8 @@ def reach() -> str:
         ]
         for row in rows
     ]
-    return markdown(["scheduler", "", "wire", "config", "step", "over bound", "over DDP at its best"], body)
+    heads = ["scheduler", "", "wire", "config", "step", "over bound", "over DDP at its best"]
+    return markdown(heads, body) + _noted("reach")
 
 
 def policies() -> str:
@@ -110,7 +127,7 @@ def policies() -> str:
             text = f"{_ms(row['step_s'])}, {row['over_bound']:.2f}x"
             line.append(f"**{text}**" if row["step_s"] <= 1.01 * best else text)
         body.append(line)
-    return markdown(["policy", *(NAMES[model] for model, _ in found)], body)
+    return markdown(["policy", *(NAMES[model] for model, _ in found)], body) + _noted("policies")
 
 
 def auto() -> str:
@@ -123,7 +140,7 @@ def auto() -> str:
         step = f"{_ms(row['step_s'])} ({_ms(row['step_low_s'])} … {_ms(row['step_high_s'])})"
         over = f"{row['over_bound']:.3f}x ({low:.3f} … {high:.3f})"
         body.append([NAMES[model], _ms(bound), step, over, f"{row['speedup_over_ddp']:.2f}x"])
-    return markdown(["model", "bound", "step", "over bound", "over DDP at its best"], body)
+    return markdown(["model", "bound", "step", "over bound", "over DDP at its best"], body) + _noted("auto")
 
 
 def configs() -> str:

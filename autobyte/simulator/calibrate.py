@@ -15,6 +15,7 @@ from autobyte.errors import FileError, InputError
 from autobyte.job import Cluster, Floats, Job, Model
 from autobyte.simulator.effects import Effects
 from autobyte.simulator.steady import step_s
+from autobyte.units import format_bytes
 
 SCHEMA = 1
 PROBE_BYTES = 1 << 22
@@ -176,8 +177,14 @@ def fit(samples: Sequence[Sample], cluster: Cluster, *, sharing: int, busy: Sequ
         InputError: fewer than four samples of blocks of at least 256 KiB, or credits that are all one block.
     """
     affine = [sample for sample in samples if sample.block_bytes >= AFFINE]
-    if len(affine) < 4 or len({sample.credit_bytes / sample.block_bytes for sample in affine}) < 2:
-        raise InputError(f"a calibration needs 4 samples of large blocks, alone and in flight; got {len(affine)}")
+    if len(affine) < 4:
+        raise InputError(
+            f"a calibration needs 4 samples of blocks of at least {format_bytes(AFFINE)}, got {len(affine)}"
+        )
+    if len(windows := {sample.credit_bytes / sample.block_bytes for sample in affine}) < 2:
+        raise InputError(
+            f"a calibration needs blocks alone and several in flight, got windows of {windows.pop():g} only"
+        )
     job = Job(PROBE, cluster)
 
     def costs(parameters: Floats, table: Sequence[tuple[float, float]] = ()) -> EngineCosts:

@@ -180,7 +180,8 @@ class Adviser:
             self._costs.add(window.config, window.totals)
             if self._costs.assumed and not self._told:
                 self._told = True
-                log.info("blocks of one size, or several at a time, do not tell what one costs: %g ms is assumed",
+                log.info("few blocks, or of one size, or several at a time: they do not tell what one costs; %g ms "
+                         "is assumed",
                          1e3 * NOMINAL_S)  # fmt: skip
             config = self._choose(window)
             planned = None if self._stale or config != window.config else self._planned

@@ -1,5 +1,7 @@
 """Every policy against its paper; DDP against the function that real DDP calls."""
 
+import itertools
+import math
 import time
 from dataclasses import replace
 
@@ -7,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import jobs, make_job, spelled, typed_job
+from jobs import covers_exactly, jobs, make_job, spelled, typed_job
 
 from autobyte.config import Config
 from autobyte.errors import InputError
@@ -16,6 +18,7 @@ from autobyte.models import load, names
 from autobyte.scheduler.plan import CreditRule, Overlap
 from autobyte.scheduler.policies import POLICIES, make_plan
 from autobyte.scheduler.policies.ddp import BUCKETS, FIRST_BUCKET_BYTES
+from autobyte.simulator.steady import step_s
 from autobyte.units import KIB, MIB
 
 CLUSTER = Cluster.uniform(8, 1.25e9)
@@ -195,6 +198,19 @@ def test_what_has_nothing_to_tune_is_one_point() -> None:
 def test_a_model_without_gradients_gives_an_empty_plan(policy: str) -> None:
     for job in (make_job([], []), make_job(0, [0, 0])):
         assert len(make_plan(job, default(policy, job)).tiling) == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_odd_jobs_are_planned_and_end(policy: str) -> None:
+    """One layer, one giant, nothing to compute, an infinitely fast link, one worker."""
+    giant = [(f"l{i}", [(f"w{i}", n)], 0.01, 0.02) for i, n in enumerate((10, 50_000_000, 10))]
+    idle = [(f"l{i}", [(f"w{i}", 1000)], 0.0, 0.0) for i in range(3)]
+    clusters = [Cluster.uniform(*of) for of in ((8, 1.25e9), (8, math.inf), (1, 1e9))]
+    for rows, cluster in itertools.product((giant[:1], giant, idle), clusters):
+        job = Job(Model.build("odd", rows, batch_size=1), cluster)
+        config = POLICIES[policy]().space(job).default
+        assert covers_exactly(make_plan(job, config).tiling)
+        assert job.model.compute_s * (1 - 1e-9) <= step_s(job, config) < math.inf
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())

@@ -66,7 +66,9 @@ def test_one_disturbed_sample_does_not_matter() -> None:
 
 
 def test_needs_large_blocks_alone_and_in_flight() -> None:
-    with pytest.raises(InputError, match="4 samples of large blocks"):
+    with pytest.raises(InputError, match="4 samples of blocks of at least 256 KiB, got 3"):
+        fit([Sample(1 << 20, 1 << size, 0.1) for size in (20, 21, 22)], RING, sharing=1)
+    with pytest.raises(InputError, match="alone and several in flight, got windows of 1 only"):
         fit([Sample(1 << 20, 1 << 20, 0.1)] * 5, RING, sharing=1)
 
 

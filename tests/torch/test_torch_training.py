@@ -25,7 +25,7 @@ OPTIMIZERS = {
 ENGINES = ("allreduce", "ps")
 STEPS = 20
 #: Every policy on every engine; servers push and pull, and have no halves of all-reduces as dear sends them.
-ENTRANTS = [*POLICIES.names(), "bytescheduler:fusion", "usbyte:published"]
+ENTRANTS = [*POLICIES.names(), "bytescheduler:fusion", "usbyte:published", "usbyte:fusion=0"]
 TRAINED = [each for each in itertools.product(ENGINES, ENTRANTS) if each != ("ps", "dear")]
 HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 
@@ -60,7 +60,8 @@ def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
 def small(entrant: str) -> Config:
     """Blocks small enough that tensors are cut, some in more than one, and little may travel at once."""
     policy, _, knob = entrant.partition(":")
-    return Config(4096, 8192, policy, {knob: 1.0} if knob else {})
+    name, _, value = knob.partition("=")
+    return Config(4096, 8192, policy, {name: float(value or 1)} if knob else {})
 
 
 def by_ddp(

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import FileError, InputError
+from autobyte.job import Model
 from autobyte.torch.control import CommunicationError
 from autobyte.torch.kept import Fingerprint, Kept
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
+from autobyte.tuning import WINDOW
 
 STEPS = 120  # enough for five windows, some of them left out while rank 0 thinks
 
@@ -194,6 +196,36 @@ def _not_ours(rank: int, keep: str) -> None:
     model = make_model()
     with pytest.raises(CommunicationError, match="name another file with keep="):
         ab.DistributedOptimizer(adam(model), model, tuner="script", keep=keep)
+
+
+def test_a_job_that_drifts_is_planned_anew_while_it_trains() -> None:
+    on_ranks(_drifts, 2)
+
+
+def _drifts(rank: int) -> None:
+    """Layers take 1.6 times as long from a step on, and some steps later the plan knows."""
+    rows = [(f"l{i}", [(f"w{i}", 20_000 + 7000 * i)], 1.5e-3, 3e-3) for i in range(12)]
+    model = ab.emulate(Model.build("drifting", rows, batch_size=1))
+    optimizer = ab.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), model, policy="usbyte", keep=None
+    )
+    training = optimizer.training
+    assert training is not None
+
+    def steps(number: int) -> Iterator[float]:
+        for _ in range(number):
+            optimizer.zero_grad()
+            model(torch.zeros(1)).backward()
+            optimizer.step()
+            yield training.job.model.compute_s
+
+    *_, before = steps(45)
+    for layer in model.layers:
+        layer.forward_s *= 1.6
+        layer.backward_s *= 1.6
+    seen = [compute_s / before for compute_s in steps(2 * WINDOW)]  # what is left of one window, and one more
+    assert seen[-1] == pytest.approx(1.6, rel=0.2), seen
+    optimizer.close()
 
 
 def test_a_tuner_stays_in_its_space(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """The least step that unequal blocks of several tensors each allow; what `unequal` says holds; compiled."""
-# ruff: noqa: PLR0912, PLR0913, PLR0917 (compiled code: flat loops are the point)
+# ruff: noqa: PLR0912, PLR0913, PLR0915, PLR0917 (compiled code: flat loops are the point)
 # mypy: disallow-untyped-decorators=False
 
 import numpy as np
