@@ -119,6 +119,8 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
 
 def _show(found: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> None:
     from autobyte.cli.console import print_json, print_line, print_table
+    from autobyte.simulator.choose import MARGIN
+    from autobyte.simulator.diagnose import GAIN
     from autobyte.units import format_rate, format_seconds
 
     measured = (
@@ -165,5 +167,6 @@ def _show(found: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> Non
     print_line(
         f'gain: {100 * found.gain:.0f} % with policy="{found.best.name}"; policy="auto" measures it beside others'
         if found.worthwhile
-        else "keep DDP: less than 5 % to gain from scheduling"
+        else f"keep DDP: less than {100 * (GAIN + MARGIN):.0f} % to gain from scheduling, "
+        f"{100 * MARGIN:.0f} % of it for predictions that are too good"
     )

@@ -23,6 +23,7 @@ from autobyte.tuning import WARMUP, WINDOW, Tuning
 log = logging.getLogger("autobyte")
 
 DRIFT = 0.1  # relative change of times or rates that calls for a new plan
+PARTING_S = 2.0  # what the end of training waits for a thought
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,17 @@ class Adviser:
     def plan(self, config: Config) -> dict[str, Any] | None:
         """What all ranks need to switch to a config; None before a first window."""
         return None if self.latest is None else self._plan(self.latest, config)
+
+    def part(self) -> None:
+        """Training is over: let go of the tuner, and keep what it had found by then, if it is not thinking still."""
+        if self._thread is not None:
+            self._thread.join(PARTING_S)
+        idle = self._thread is None or not self._thread.is_alive()
+        if self.tuning is not None and self.latest is not None and idle:
+            assert self._search is not None
+            if len(self.trials) > 1 and (found := self.tuning.best) in self.trials:
+                self._search.finish(self.measured_job(self.latest), found, self.trials, finished=False)
+        self.close()
 
     def close(self) -> None:
         """Let go of the tuner."""

@@ -33,13 +33,12 @@ def connect(
         connections by (peer, the peer's role); a rank that is both has two with each of its like.
     """
     store = PrefixStore(f"autobyte/{name}", _get_default_store())
-    store.set_timeout(timeout)
     made: dict[tuple[int, str], Connection] = {}
     listener = None
     try:
         if rank == servers[0]:
             store.set("token", secrets.token_hex(8))
-        token = bytes(store.get("token"))
+        token = _told(store, "token", timeout)
         if rank in servers:
             listener = socket.create_server((own_address(), 0), backlog=len(workers))
             listener.settimeout(timeout.total_seconds())
@@ -79,8 +78,14 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
+def _told(store: PrefixStore, key: str, timeout: timedelta) -> bytes:
+    """What another rank says; the store's own timeout is the user's, and is left as it is."""
+    store.wait([key], timeout)
+    return bytes(store.get(key))
+
+
 def _reach(store: PrefixStore, server: int, token: bytes, rank: int, timeout: timedelta) -> Connection:
-    host, port = bytes(store.get(f"server{server}")).decode().split()
+    host, port = _told(store, f"server{server}", timeout).decode().split()
     sock = socket.create_connection((host, int(port)), timeout.total_seconds(), source_address=(own_address(), 0))
     sock.sendall(HELLO.pack(token, rank))
     return _watched(sock, server, timeout)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -82,13 +83,27 @@ class Control:
     def agree(self, what: str, value: str) -> None:
         """Make sure that all ranks have the same.
 
+        Args:
+            what: for the message.
+            value: what is compared; parts with "; " between them.
+
         Raises:
-            CommunicationError: naming the ranks that differ from rank 0.
+            CommunicationError: naming the ranks that differ from rank 0, and the first part that does.
         """
         rows = self.gather(_digest(value))
         other = [rank for rank in range(self.size) if not torch.equal(rows[rank], rows[0])]
         if other:
-            raise CommunicationError(f"ranks {other} have {what} unlike rank 0's; rank {self.rank} has {value:.300}")
+            mine, theirs = value.split("; "), self.share(value).split("; ")
+            pairs = list(zip_longest(mine, theirs, fillvalue="nothing"))
+            place = next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
+            places = self.gather(torch.tensor([place], device="cpu"))
+            if self.rank not in other:  # like rank 0: what it has where the first of them differs
+                place = int(places[other[0]])
+            ours, rank_0s = pairs[place] if place < len(pairs) else ("nothing", "nothing")
+            raise CommunicationError(
+                f"ranks {other} have {what} unlike rank 0's; rank {self.rank} has {ours:.300}"
+                + (f" where rank 0 has {rank_0s:.300}" if ours != rank_0s else "")
+            )
 
     def tally(self, flags: torch.Tensor) -> "Tally":
         """Begin to count, without waiting, on how many ranks each flag is set."""

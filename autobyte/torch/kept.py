@@ -10,12 +10,12 @@ from typing import Any, Self
 from autobyte.config import Config
 from autobyte.errors import FileError, InputError
 
-SCHEMA, READ = 2, (1, 2)
+SCHEMA, READ = 3, (1, 2, 3)
 SAME_LINK = 0.3  # links whose rates differ by less are taken for the same
 
 _TEMPLATE = """\
-# AutoByte: the config found while this job trained. It is used again for a job like it, without tuning.
-# Delete this file to tune again.
+# AutoByte: the config found while this job trained. It is used again for a job like it, without tuning; a search
+# that had not ended goes on from it. Delete this file to tune again.
 schema = {schema}
 
 [job]
@@ -34,6 +34,7 @@ gigabit_per_s = {gigabit_per_s:.3f}  # as blocks saw it; {same:.0%} to either si
 
 [found]
 tuner = {tuner}
+finished = {finished}  # whether the search had ended when training did
 windows = {windows}  # of ten steps
 step_ms = {step_ms:.2f}
 first_ms = {first_ms:.2f}  # the same steps under the config that tuning began with
@@ -77,6 +78,7 @@ class Kept:
         windows: it took.
         step_s: mean step under the config (s).
         first_s: mean step under the config that tuning began with (s).
+        finished: whether the search had ended.
     """
 
     job: Fingerprint
@@ -86,6 +88,7 @@ class Kept:
     windows: int
     step_s: float
     first_s: float
+    finished: bool = True
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -106,7 +109,8 @@ class Kept:
                 found["tuner"],
                 found["windows"],
                 found["step_ms"] / 1e3,
-                found["first_ms" if data["schema"] == SCHEMA else "default_ms"] / 1e3,
+                found["default_ms" if data["schema"] == 1 else "first_ms"] / 1e3,
+                found.get("finished", True),
             )
         except FileNotFoundError:
             return None
@@ -137,6 +141,7 @@ class Kept:
             label=self.config.label,
             config="\n".join(config),
             tuner=dumps(self.tuner),
+            finished=dumps(self.finished),
             windows=self.windows,
             step_ms=self.step_s * 1e3,
             first_ms=self.first_s * 1e3,

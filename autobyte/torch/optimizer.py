@@ -33,7 +33,7 @@ from autobyte.torch.report import Report, report_on
 from autobyte.torch.search import Search
 from autobyte.torch.times import LayerTimes
 from autobyte.torch.training import Training, broadcast_state, is_off
-from autobyte.torch.updates import Updates, can_cross_steps, drop, zero
+from autobyte.torch.updates import Updates, can_cross_steps, drop, see_hooks, zero
 from autobyte.torch.verify import Verification
 
 log = logging.getLogger("autobyte")
@@ -150,6 +150,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again
+        if not compiled:
+            see_hooks()  # somebody may have compiled it, and hand in what is inside
         self._watch = [] if compiled else [m.register_forward_pre_hook(self._called) for m in model.modules()]
         self.training.exchange.on_begin = self._tell_joined
         for module in model.modules():  # whose state is read or written: nothing may be due
@@ -309,10 +311,17 @@ class DistributedOptimizer(Optimizer, Joinable):
             for handle in (*self._watch, *self._handles):
                 handle.remove()
             self._updates.remove()
-            if self._online is not None and self._online.adviser is not None:
-                self._online.adviser.close()
-            self.training.close()
+            self._part()
             self.training = None
+
+    def _part(self) -> None:
+        """Let go of the tuner, of threads and sockets."""
+        assert self.training is not None
+        try:
+            if self._online is not None and self._online.adviser is not None:
+                self._online.adviser.part()
+        finally:
+            self.training.close()
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """What a rank does whose inputs have ended, within torch's `Join([optimizer])`.
@@ -431,7 +440,7 @@ def _part() -> None:
     for optimizer in list(_alive):
         if optimizer.training is not None:
             with contextlib.suppress(Exception):
-                optimizer.training.close()
+                optimizer._part()
 
 
 def report() -> list[Report]:

@@ -99,7 +99,7 @@ class Search:
             job: as measured.
             running: the config in force, which is the first trial: the default, one of a checkpoint or of a file.
         """
-        if self._kept is not None:
+        if self._kept is not None and self._kept.finished:
             rate = self._rate(job)
             if self._kept.same_link(rate):
                 return None
@@ -111,13 +111,14 @@ class Search:
         tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
         return Tuning(tuner, space, budget=self.budget, patience_s=PATIENCE_S)
 
-    def finish(self, job: Job, config: Config, trials: Mapping[Config, Trial]) -> None:
+    def finish(self, job: Job, config: Config, trials: Mapping[Config, Trial], *, finished: bool = True) -> None:
         """On rank 0: keep what was found.
 
         Args:
             job: as measured.
             config: what was found.
             trials: all that were measured, in that order.
+            finished: whether the search has ended; if not, it goes on from there next time.
         """
         if self._path is None:
             return
@@ -130,6 +131,7 @@ class Search:
             windows=sum(trial.windows for trial in trials.values()),
             step_s=trials[config].step_s,
             first_s=first.step_s,
+            finished=finished,
         )
         try:
             found.write(self._path)
@@ -154,7 +156,8 @@ class Search:
         if self._space is not None and kept.config not in replace(self._space, default=kept.config):
             log.warning("%s is not used: its %s is not in space=", self._path, kept.config.label)
             return None
-        log.info("using %s from %s; delete the file to tune again", kept.config.label, self._path)
+        what = "delete the file to tune again" if kept.finished else "its search had not ended, and goes on"
+        log.info("using %s from %s; %s", kept.config.label, self._path, what)
         return kept
 
     def _rate(self, job: Job) -> float:

@@ -216,7 +216,7 @@ class Training:
         plan = agreed_plan(job, config, order)
         if self.order == LEADER:
             plan = plan.with_sequence(None)
-        self.control.agree("a plan", plan.digest)
+        self.control.agree(f"a plan for {config.label}", plan.digest)
         if self.order == LEADER and self.rank:
             return dataclasses.replace(plan, credit_bytes=None)  # the leader's window counts
         return plan
@@ -240,7 +240,7 @@ class Training:
         """Make sure that all ranks train the same model."""
         shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
         self.fingerprint = hashlib.sha256(shapes.encode()).hexdigest()[:16]
-        self.control.agree("a model", f"{len(parameters)} parameters: {shapes}")
+        self.control.agree("a model", shapes)
 
 
 #: Wrappers that do with gradients what is done here, or cut them into shards that are no rank's whole.

@@ -266,6 +266,14 @@ def uncompiled(hook: Hook) -> Hook:
     return hook if dynamo is None else dynamo.disable(hook)
 
 
+def see_hooks() -> None:
+    """Have torch.compile look for hooks: a graph made of a module without any would go on leaving them out."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.config.skip_nnmodule_hook_guards = False
+        dynamo.reset()  # what was compiled before is compiled again when it is called
+
+
 def _as_now(value: Any) -> Any:
     """A hyper-parameter that stays what it is: schedulers change a rate that is a tensor in place."""
     return value.clone() if isinstance(value, torch.Tensor) else value

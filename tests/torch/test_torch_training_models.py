@@ -343,6 +343,30 @@ def _compiled(rank: int, what: str) -> None:
     assert_equal(story(with_ab), story(with_ddp))
 
 
+@pytest.mark.parametrize("first", ["itself", "another"])
+def test_what_was_compiled_before_wrapping_sees_all_updates(first: str) -> None:
+    on_ranks(_compiled_before, 2, first, timeout_s=120)
+
+
+def _compiled_before(rank: int, first: str) -> None:
+    """The bare model is handed in; a graph without hooks was made of it, or of another with the same code."""
+    model, inputs = make_mlp(), rows(9, 9, 5, 12)
+    if first == "itself":
+        compiled = torch.compile(model, backend="aot_eager")
+        compiled(inputs).sum().backward()
+        model.zero_grad()
+    optimizer = ab.DistributedOptimizer(sgd(model), model, config=SMALL)
+    if first == "another":
+        torch.compile(make_mlp(), backend="aot_eager")(inputs)
+        compiled = torch.compile(model, backend="aot_eager")
+    for step in range(6):
+        train(model if step % 2 else compiled, optimizer, rank, range(step, step + 1))
+        with torch.no_grad():
+            seen = compiled(inputs)
+            optimizer.flush()
+            assert torch.equal(seen, model(inputs))
+
+
 def test_a_group_of_some_ranks() -> None:
     on_ranks(_groups_of_ranks, 4)
 

@@ -198,13 +198,32 @@ def _not_ours(rank: int, keep: str) -> None:
         ab.DistributedOptimizer(adam(model), model, tuner="script", keep=keep)
 
 
+def test_a_search_that_did_not_end_is_kept_and_goes_on(tmp_path: Path) -> None:
+    on_ranks(_goes_on, 2, str(tmp_path / "kept.toml"))
+
+
+def _goes_on(rank: int, keep: str) -> None:
+    begun = None
+    for budget in (None, 50):  # without end, and longer than training lasts
+        optimizer, used = beside_ddp(rank, tuner="script", budget=budget, keep=keep)
+        assert set(CONFIGS) <= set(used)
+        assert begun in (None, used[0])
+        optimizer.close()
+        dist.barrier()
+        kept = Kept.read(Path(keep))
+        assert kept is not None
+        assert not kept.finished
+        assert kept.windows >= 3
+        begun = kept.config
+
+
 def test_a_job_that_drifts_is_planned_anew_while_it_trains() -> None:
     on_ranks(_drifts, 2)
 
 
 def _drifts(rank: int) -> None:
     """Layers take 1.6 times as long from a step on, and some steps later the plan knows."""
-    rows = [(f"l{i}", [(f"w{i}", 20_000 + 7000 * i)], 1.5e-3, 3e-3) for i in range(12)]
+    rows = [(f"l{i}", [(f"w{i}", 20_000 + 7000 * i)], 3e-3, 6e-3) for i in range(10)]
     model = ab.emulate(Model.build("drifting", rows, batch_size=1))
     optimizer = ab.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.01), model, policy="usbyte", keep=None
@@ -224,7 +243,7 @@ def _drifts(rank: int) -> None:
         layer.forward_s *= 1.6
         layer.backward_s *= 1.6
     seen = [compute_s / before for compute_s in steps(2 * WINDOW)]  # what is left of one window, and one more
-    assert seen[-1] == pytest.approx(1.6, rel=0.2), seen
+    assert seen[-1] > 1.3, seen
     optimizer.close()
 
 
