@@ -1,6 +1,7 @@
 """What figures 8 and 9 share: three models at five bandwidths on one architecture, every method on each."""
 
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,32 +76,35 @@ def _trial(cell: tuple[str, float, str, str, int]) -> tuple[dict[str, Any], dict
 def draw(name: str, folder: Path, *, what: str = "simulated") -> None:
     """Draw speeds as multiples of the baseline; medians over seeds, bars from the least to the most."""
     rows = sheet.read(name, folder)
-    models = list(dict.fromkeys(sheet.column(rows, "model")))
+    models = [model for model in MODELS if sheet.where(rows, model=model)]
+    gbits = sorted(set(sheet.column(rows, "gbit")))
     figure, axes = style.new(0.4 + 1.35 * len(models), rows=len(models), sharex=True, squeeze=False)
     for panel, letter, model in zip(axes[:, 0], "abc", models, strict=False):
         ends = {}
         for method in (m for m in SHOWN if sheet.where(rows, model=model, method=m)):
-            median, low, high = _over_baseline(sheet.where(rows, model=model), method)
-            x = range(len(median))
+            here = [gbit for gbit in gbits if sheet.where(rows, model=model, gbit=gbit)]
+            median, low, high = _over_baseline(sheet.where(rows, model=model), method, here)
+            x = [gbits.index(gbit) for gbit in here]
             look = style.look(method)
             panel.errorbar(x, median, [median - low, high - median], marker="o", elinewidth=0.7, **look)
-            ends[style.NAMES[method]] = (len(median) - 1, median[-1], style.colour(method))
+            ends[style.NAMES[method]] = (x[-1], median[-1], style.colour(method))
         panel.axhline(1, **style.look("fifo"), zorder=0)
         panel.set_title(f"({letter}) {style.MODELS[model]}")
         panel.set_ylabel("speed / baseline")
         panel.grid(axis="y")
         style.label_ends(panel, ends)
-    gbits = list(dict.fromkeys(sheet.column(rows, "gbit")))
     axes[-1, 0].set_xticks(range(len(gbits)), [f"{gbit:g}" for gbit in gbits])
     axes[-1, 0].set_xlabel("Gbit/s")
     style.save(figure, name, folder / "figures", what=what)
 
 
-def _over_baseline(rows: list[dict[str, Any]], method: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Median, least and most over the seeds, at each bandwidth."""
+def _over_baseline(
+    rows: list[dict[str, Any]], method: str, gbits: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Median, least and most over the seeds, at each of these bandwidths."""
     baseline = {row["gbit"]: row["samples_per_s"] for row in sheet.where(rows, method="fifo")}
     over = [
         [row["samples_per_s"] / baseline[gbit] for row in sheet.where(rows, method=method, gbit=gbit)]
-        for gbit in baseline
+        for gbit in gbits
     ]
     return np.array([np.median(o) for o in over]), np.array([min(o) for o in over]), np.array([max(o) for o in over])
