@@ -70,8 +70,9 @@ def search(name: str, engine: str, start: Config, of: Cell, windows: int, **more
     """A run of AutoByte's optimizer with a tuner, in the space that it has, shrunk where that is its own."""
     tuner, space = runs.spaced(name)
     if name in runs.SPACED:
-        partition_bytes = [max(4, round(edge * of.size_scale)) for edge in space.partition_bytes]
-        more["space"] = {"partition_bytes": partition_bytes, "credit_ratio": space.credit_ratio}
+        low, high = space.partition_bytes
+        least = max(4, round(low * of.size_scale))
+        more["space"] = {"partition_bytes": [least, least * (high // low)], "credit_ratio": space.credit_ratio}
     return scheduler(name, engine, start, tuner=tuner, windows=windows, **more)
 
 

@@ -53,8 +53,9 @@ def doctor(
     """Say whether scheduling would make a job faster than DDP, by how much, and what would.
 
     From a profile and a bandwidth; or under torchrun from a model of your own, which is then measured with DDP on
-    the ranks that there are: compute, communication, and what of it is exposed. Exit status 0: there is a gain of at
-    least 5 % to be had; 3: keep DDP (torchrun itself ends with 1 then; --json says "verdict").
+    the ranks that there are: compute, communication, and what of it is exposed. Exit status 0: a gain of at
+    least 6 % is predicted, which makes 5 % likely; 3: keep DDP (torchrun itself ends with 1 then; --json says
+    "verdict").
 
     \b
     autobyte doctor --profile mine.json --bandwidth 1Gbit --workers 4

@@ -156,14 +156,23 @@ class Adviser:
 
     def part(self) -> None:
         """Training is over: let go of the tuner, and keep what it had found by then, if it is not thinking still."""
-        if self._thread is not None:
-            self._thread.join(PARTING_S)
-        idle = self._thread is None or not self._thread.is_alive()
-        if self.tuning is not None and self.latest is not None and idle:
-            assert self._search is not None
-            if len(self.trials) > 1 and (found := self.tuning.best) in self.trials:
-                self._search.finish(self.measured_job(self.latest), found, self.trials, finished=False)
-        self.close()
+        try:
+            if self._thread is not None:
+                self._thread.join(PARTING_S)
+            if self._thread is None or not self._thread.is_alive():
+                self._keep()
+        except Exception:  # training is over, and was right
+            log.exception("what the tuner had found could not be kept")
+        finally:
+            self.close()
+
+    def _keep(self) -> None:
+        """What a search has found that has not ended, unless that is slower than what it began with."""
+        if self.tuning is None or self._search is None or self.latest is None or len(self.trials) < 2:
+            return
+        first, found = next(iter(self.trials.values())), self.tuning.best
+        if found in self.trials and self.trials[found].step_s <= first.step_s:
+            self._search.finish(self.measured_job(self.latest), found, self.trials, finished=False)
 
     def close(self) -> None:
         """Let go of the tuner."""

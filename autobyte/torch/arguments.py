@@ -63,6 +63,8 @@ def check_space(space: object, *, tuner: str | None, policy: str, config: Config
         return
     if not isinstance(space, Space):
         raise InputError(f"space must be a Space, got {space!r}")
+    if policy == AUTO:
+        raise InputError(f"policy='{AUTO}' chooses its own config: leave out space=")
     if tuner is None:
         raise InputError("space= is what a tuner may choose from: say tuner=, too")
     known = POLICIES[policy if config is None else config.policy].knobs

@@ -98,7 +98,7 @@ class Kept:
             FileError: it cannot be read, or is something else.
         """
         try:
-            data: dict[str, Any] = tomllib.loads(path.read_text())
+            data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
             if data.get("schema") not in READ:
                 raise FileError(f"{path} is not a config that this AutoByte kept; name another file with keep=")
             found = data["found"]
@@ -148,7 +148,7 @@ class Kept:
             on=date.today().isoformat(),
         )
         try:
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise FileError(f"cannot keep the config in {path}: {error}") from None
 

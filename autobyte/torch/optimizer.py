@@ -57,7 +57,8 @@ class DistributedOptimizer(Optimizer, Joinable):
             bucket, and keeps the fastest.
         config: partition and credit; by default ByteScheduler's, small tensors fused.
         tuner: name of what tunes partition and credit while training goes on, `bayesian` say; None leaves them.
-        space: partitions and credits from which it may choose; by default all that the policy has.
+        space: partitions and credits from which it may choose; by default all that the policy has. Training begins
+            with `config` or with what is next to the default in it.
         budget: of the tuner, in windows of ten steps; None is as long as training lasts.
         seed: of the tuner.
         keep: where the tuned config is kept, and looked for next time; None keeps nothing.
@@ -311,8 +312,10 @@ class DistributedOptimizer(Optimizer, Joinable):
             for handle in (*self._watch, *self._handles):
                 handle.remove()
             self._updates.remove()
-            self._part()
-            self.training = None
+            try:
+                self._part()
+            finally:
+                self.training = None
 
     def _part(self) -> None:
         """Let go of the tuner, of threads and sockets."""

@@ -139,7 +139,7 @@ class Search:
             log.warning("%s", error)
         else:
             log.info("kept %s in %s", config.label, self._path)
-        if trials[config].step_s > 1.05 * first.step_s:
+        if finished and trials[config].step_s > 1.05 * first.step_s:
             log.warning(
                 "%s was slower than what training began with, %.4g ms and %.4g ms a step: the job or its links have "
                 "changed meanwhile, or they are noisy; delete %s to tune again",

@@ -69,6 +69,7 @@ class Updates:
         Other modules that own one of a layer's parameters take its update, too: with tied weights, or where a branch
         that was not taken in the first step is taken now, they may be called before the layer.
         """
+        see_hooks()
         places: dict[nn.Parameter, int] = {}
         for index, layer in enumerate(layers):
             self._layers.append(_Layer({name: p for name, p in layer.parameters if name in names}))
@@ -267,9 +268,12 @@ def uncompiled(hook: Hook) -> Hook:
 
 
 def see_hooks() -> None:
-    """Have torch.compile look for hooks: a graph made of a module without any would go on leaving them out."""
+    """Have torch.compile look for hooks: a graph made of a module without any would go on leaving them out.
+
+    The setting is this thread's alone.
+    """
     dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
+    if dynamo is not None and dynamo.config.skip_nnmodule_hook_guards:
         dynamo.config.skip_nnmodule_hook_guards = False
         dynamo.reset()  # what was compiled before is compiled again when it is called
 

@@ -238,11 +238,16 @@ def _drifts(rank: int) -> None:
             optimizer.step()
             yield training.job.model.compute_s
 
-    *_, before = steps(45)
+    while not training.job.model.compute_s:  # until the first plan is made, from three steps
+        for _ in steps(5):
+            pass
+    *_, before = steps(3 * WINDOW)  # and again, from a window
     for layer in model.layers:
         layer.forward_s *= 1.6
         layer.backward_s *= 1.6
-    seen = [compute_s / before for compute_s in steps(2 * WINDOW)]  # what is left of one window, and one more
+    seen = [
+        compute_s / before for compute_s in steps(3 * WINDOW)
+    ]  # what is left of one window, one more, and a thought
     assert seen[-1] > 1.3, seen
     optimizer.close()
 
@@ -259,6 +264,7 @@ def _stays(rank: int, keep: str) -> None:
     assert all(config in replace(space, default=config) for config in used)
     optimizer.close()
     dist.barrier()
+    assert Kept.read(Path(keep)) is not None
     outside = ab.DistributedOptimizer(
         adam(model := make_model()), model, tuner="random", keep=keep, space=ab.Space((4096, 4096), (1.0, 1.0))
     )
