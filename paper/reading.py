@@ -24,12 +24,12 @@ def span(values: Iterable[float]) -> Range:
 
 def percent(values: Range) -> str:
     """0.064, 0.23 as '6.4 … 23.0 %'."""
-    return " … ".join(f"{100 * value:.1f}".replace("-", "−") for value in values) + " %"
+    return " … ".join(dict.fromkeys(f"{100 * value:.1f}".replace("-", "−") for value in values)) + " %"
 
 
 def times(values: Range) -> str:
     """1.28 as '1.28x'."""
-    return " … ".join(f"{value:.2f}" if value >= 0.1 else f"{value:.2g}" for value in values) + "x"
+    return " … ".join(dict.fromkeys(f"{value:.2f}" if value >= 0.1 else f"{value:.2g}" for value in values)) + "x"
 
 
 def over(ours: Range, published: Range) -> str:
