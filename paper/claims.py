@@ -461,7 +461,7 @@ def on_links(measured: Rows) -> str:
     found = f"{sum(sheet.column(measured, 'found'))} of {len(measured)}"
     return (
         launches(NAME).removesuffix(", AutoByte with our meta-network.") + ". The best is the fastest window of all "
-        f"there, which is the luckiest, too: {found} searches end within 3 % of it. Steps lost in 170, in the median: "
+        f"there, which is the luckiest, too: {found} searches end within 3 % of it. Steps lost in 170, medians: "
         + ", ".join(f"{NAMES[tuner]} {lost[tuner]:.0f}" for tuner in sorted(lost, key=lambda name: lost[name]))
         + "."
     )
