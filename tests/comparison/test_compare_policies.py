@@ -14,6 +14,7 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Cluster, Job, Model
 from autobyte.models import load
+from autobyte.scheduler.policies import POLICIES
 from autobyte.scheduler.policies.ddp import BUCKETS
 from autobyte.simulator.choose import MARGIN, candidates, choose
 from autobyte.simulator.effects import Effects
@@ -140,7 +141,15 @@ def test_auto_leaves_ddp_alone_where_there_is_nothing_to_gain() -> None:
 
 def test_auto_chooses_among_all_policies() -> None:
     among = candidates(JOB)
-    assert {config.policy for config in among} >= {"bytescheduler", "usbyte", "mgwfbp", "horovod", "wfbp", "p3"}
+    sizes: dict[str, set[int]] = {}
+    for config in (*among, *BUCKETS):
+        sizes.setdefault(config.policy, set()).add(config.partition_bytes)
+    assert set(sizes) == set(POLICIES.names())
+    untuned = {name for name in sizes if len(sizes[name]) == 1}
+    assert untuned == {"fifo", "wfbp", "mgwfbp", "tictac"}  # no size is a knob of theirs
+    assert {
+        config.policy for config in candidates(Job(JOB.model, Cluster.uniform(4, 1.25e9, architecture="ps")))
+    } == set(POLICIES.names()) - {"ddp", "dear"}
     assert step_s(JOB, choose(JOB)) <= min(step_s(JOB, config) for config in among) * (1 + 1e-12)
 
 
