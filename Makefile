@@ -6,7 +6,7 @@
 # make gap    usbyte against exhaustive search and against the others, on as many random jobs as its claims name
 # make paper  the figures and tables of the papers that are simulated, their numbers, the claims, and their tests
 # make claims paper/README.md alone, from the numbers that are there
-# make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links, cell by cell: root, about 4 hours
+# make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links, cell by cell: root, about 5 hours
 # make record what the tests compare with, anew: look at the diff before you commit it
 # make weights  the meta-network's, anew: its data set and both fits, about 10 minutes on 2 cores
 # make judge  every tuner in worlds that none was made with: docs/data/judge_*.csv, docs/tuners.md; hours, goes on

@@ -1,7 +1,7 @@
 """Figure 6: the links go from 10 to 3 Gbit/s and back every 20 iterations; AutoByte against BO tuned once before.
 
     python paper/fig06_dynamic_bandwidth.py              # 1 minute
-    python paper/fig06_dynamic_bandwidth.py --testbed    # 40 minutes, Linux and root
+    python paper/fig06_dynamic_bandwidth.py --testbed    # 65 minutes, Linux and root
 
 Simulated. Writes data/fig06_dynamic_bandwidth.csv and figures/fig06_dynamic_bandwidth.{pdf,png}.
 """
