@@ -4,7 +4,7 @@
 # make bench  the benchmarks alone, with their ratios
 # make setup  .venv with the pinned versions
 # make gap    usbyte against exhaustive search and against the others, on as many random jobs as its claims name
-# make paper  the figures and tables of the papers that are simulated, their numbers, the claims, and their tests
+# make paper  the figures and tables of the papers that are simulated, their numbers, the claims, and their tests: 8 minutes
 # make claims paper/README.md alone, from the numbers that are there
 # make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links, cell by cell: root, about 5 hours
 # make record what the tests compare with, anew: look at the diff before you commit it
