@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -365,6 +366,18 @@ def _served(rank: int) -> None:
     train(ours, optimizer, rank, 20)
     optimizer.flush()
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    optimizer.close()
+
+
+def test_the_timeout_of_the_users_store_stays() -> None:
+    on_ranks(_keeps_timeout, 2)
+
+
+def _keeps_timeout(rank: int) -> None:
+    store = dist.distributed_c10d._get_default_store()
+    before = store.timeout
+    optimizer = ab.DistributedOptimizer(adam(model := make_model()), model, engine="ps", timeout=timedelta(seconds=7))
+    assert store.timeout == before
     optimizer.close()
 
 
