@@ -58,7 +58,7 @@ bench: .venv/test
 
 gap: .venv/test
 	$(BIN)/python paper/usbyte_peers.py
-	AUTOBYTE_JOBS=500 $(BIN)/python -m pytest tests/benchmarks/test_planning.py -s --timeout 3600
+	AUTOBYTE_JOBS=500 $(BIN)/python -m pytest tests/benchmarks/test_planning.py tests/paper/test_paper_usbyte.py -s --timeout 3600
 	$(BIN)/python tools/usbyte_table.py
 
 judge: .venv/test

@@ -30,23 +30,20 @@ PROVEN = tuple(
     for partition, credit in ((MIB, MIB), (MIB, 2 * MIB), (2 * MIB, 4 * MIB))
 )
 GLOO = Effects(sharing=8)  # how its all-reduces travel: as many at a time as the engine has threads
-DEFAULTS = ("usbyte", "mgwfbp", "horovod", "megatron", "wfbp", "tictac", "p3", "fifo")  # tried as they come, and
-SIZES = (MIB, 4 * MIB, 16 * MIB, 64 * MIB)  # with blocks of these sizes, where that is a knob
+DEFAULTS = ("usbyte", "mgwfbp", "horovod", "megatron", "wfbp", "tictac", "p3", "fifo")  # these are tried as they come
+SIZED, SIZES = (
+    ("horovod", "megatron", "p3"),
+    (MIB, 4 * MIB, 16 * MIB, 64 * MIB),
+)  # and these with blocks of such sizes
 #: Fusion thresholds of DeAR, which servers cannot run.
 HALVED = tuple(Config(size, size, "dear") for size in (4 * MIB, 25 * MIB, 100 * MIB))
 
 
 def candidates(job: Job) -> tuple[Config, ...]:
     """What there is to choose from besides DDP's buckets: every policy, those that have them at several sizes."""
-    spaces = [POLICIES[name]().space(job) for name in DEFAULTS]
-    sized = (
-        replace(space.default, partition_bytes=size, credit_bytes=size)
-        for space in spaces
-        for size in SIZES
-        if space.default.policy != "usbyte" and space.partition_bytes[0] <= size <= space.partition_bytes[1]
-    )
-    halved = () if job.cluster.servers else HALVED
-    return (*(space.default for space in spaces), *sized, *PRIORITY, *UNEQUAL, *halved)
+    defaults = {name: POLICIES[name]().space(job).default for name in DEFAULTS}
+    sized = (replace(defaults[name], partition_bytes=size, credit_bytes=size) for name in SIZED for size in SIZES)
+    return (*defaults.values(), *sized, *PRIORITY, *UNEQUAL, *(() if job.cluster.servers else HALVED))
 
 
 def choose(job: Job, among: Sequence[Config] | None = None, *, effects: Effects = PLAIN) -> Config:

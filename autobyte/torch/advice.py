@@ -157,10 +157,10 @@ class Adviser:
     def part(self) -> None:
         """Training is over: let go of the tuner, and keep what it had found by then, if it is not thinking still."""
         try:
-            if self._thread is not None:
+            if self.tuning is not None and self._thread is not None:
                 self._thread.join(PARTING_S)
-            if self._thread is None or not self._thread.is_alive():
-                self._keep()
+                if not self._thread.is_alive():
+                    self._keep()
         except Exception:  # training is over, and was right
             log.exception("what the tuner had found could not be kept")
         finally:
@@ -201,9 +201,9 @@ class Adviser:
             self._costs.add(window.config, window.totals)
             if self._costs.assumed and not self._told:
                 self._told = True
-                log.info("few blocks, or of one size, or several at a time: they do not tell what one costs; %g ms "
-                         "is assumed",
-                         1e3 * NOMINAL_S)  # fmt: skip
+                log.info(
+                    "too few blocks, or too much alike, to tell what one costs: %g ms is assumed", 1e3 * NOMINAL_S
+                )
             config = self._choose(window)
             planned = None if self._stale or config != window.config else self._planned
             answer = (

@@ -438,7 +438,7 @@ def _mark(times: LayerTimes, layer: int, *_: object) -> None:
 
 
 @atexit.register
-def _part() -> None:
+def _part_at_exit() -> None:
     """A script that ends without `close()`: other ranks may still need what this one sends."""
     for optimizer in list(_alive):
         if optimizer.training is not None:

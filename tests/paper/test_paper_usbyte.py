@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -35,12 +36,21 @@ def test_a_script_makes_its_figure_and_draws_it_again(script: str, tmp_path: Pat
     assert {row["what"] for row in rows(tmp_path, script)} == {"simulated"}
 
 
+def test_as_fast_as_the_better_of_the_others_tuned(tmp_path: Path) -> None:
+    """At most 0.5 % slower on 95 % of jobs: a few anew, and the thousand that are committed."""
+    run("usbyte_peers", "--quick", "--out", tmp_path)
+    new, old = rows(tmp_path, "usbyte_peers"), rows(PAPER, "usbyte_peers")
+    assert new == old[: len(new)]
+    assert len(old) == 1000
+    ratio = sorted(1 / min(float(row[name]) for name in ("bytescheduler", "mg-wfbp", "wfbp")) for row in old)
+    slower = sum(each > 1.005 for each in ratio) / len(ratio)
+    print(f"\nusbyte over the best of bytescheduler, wfbp, mgwfbp, {len(old)} jobs: median {median(ratio):.4f}, "
+          f"worst {ratio[-1]:.4f}; more than 0.5 % slower on {slower:.1%} (at most 5 %)")  # fmt: skip
+    assert slower <= 0.05
+
+
 def test_what_the_committed_numbers_say() -> None:
-    """The issue's limits: 1 % in the median, 3 % at worst, over 500 jobs, with and without fusion; 0.5 % on 95 %."""
-    peers = rows(PAPER, "usbyte_peers")
-    slower = [min(float(row[name]) for name in ("bytescheduler", "mg-wfbp", "wfbp")) < 1 / 1.005 for row in peers]
-    assert len(peers) == 1000
-    assert sum(slower) <= 50
+    """The issue's limits: 1 % in the median, 3 % at worst, over 500 jobs, with and without fusion."""
     for fusion in "01":
         ratio = sorted(float(row["usbyte"]) for row in rows(PAPER, "usbyte_gap") if row["fusion"] == fusion)
         assert len(ratio) == 500

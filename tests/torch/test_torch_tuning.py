@@ -246,9 +246,8 @@ def _drifts(rank: int) -> None:
     for layer in model.layers:
         layer.forward_s *= 1.6
         layer.backward_s *= 1.6
-    seen = [
-        compute_s / before for compute_s in steps(3 * WINDOW)
-    ]  # what is left of one window, one more, and a thought
+    late = 3 * WINDOW  # what is left of one window, one more, and a thought
+    seen = [compute_s / before for compute_s in steps(late)]
     assert seen[-1] > 1.3, seen
     optimizer.close()
 
@@ -278,6 +277,7 @@ def _stays(rank: int, keep: str) -> None:
     ("keywords", "why"),
     [
         ({"space": ab.Space()}, "say tuner="),
+        ({"space": ab.Space(), "policy": "auto"}, "leave out space="),
         ({"space": (1, 2), "tuner": "random"}, "space must be a Space"),
         ({"space": ab.Space(knobs={"fussion": (0, 1)}), "tuner": "random"}, "did you mean 'fusion'"),
         ({"space": ab.Space((4, 8)), "tuner": "random", "config": Config(16, 16)}, "which is not in space="),
