@@ -113,9 +113,9 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
         _show(found, symptoms, json=json)
         sys.stdout.flush()  # torchrun ends all ranks as soon as one has ended with 3
     dist.broadcast(keep, 0)
+    status = KEEP_DDP if keep else 0
     dist.destroy_process_group()
-    if keep:
-        raise typer.Exit(KEEP_DDP)
+    os._exit(status)  # DDP keeps gloo's threads: one that lets go of a tensor while the interpreter ends aborts it
 
 
 def _show(found: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> None:
