@@ -87,7 +87,7 @@ shaped: .venv/test
 	for model in vgg16 gpt2 resnet50 densenet121; do \
 		$(BIN)/autobyte bench --model $$model --compute 0.4s --steps 8 --rate 1Gbit --real-time --out docs/data/policies \
 			--repeats 1 --calibration paper/data/testbed_calibration.json \
-			--policies fifo,wfbp,ddp,horovod,mgwfbp,p3,tictac,bytescheduler:fusion=1,usbyte,dear,auto || exit 1; \
+			--policies fifo,wfbp,ddp,horovod,megatron,mgwfbp,p3,tictac,bytescheduler:fusion=1,usbyte,dear,auto || exit 1; \
 	done
 	$(BIN)/python tools/live_tuners.py
 	$(BIN)/python tools/shaped_tables.py

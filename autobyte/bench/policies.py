@@ -1,7 +1,8 @@
 """All policies on the same links, each tuned: what simulation finds best is measured, and the fastest counts.
 
-The search is the same for all: configs drawn from the policy's own space are simulated on a calibrated job, the best
-few and what training begins with are measured, and the fastest of them is measured again.
+The search is the same for all: configs drawn from the policy's own space are simulated on a calibrated job. The best
+two are measured, and what training begins with, and blocks of 1 MiB, one and two in flight, where the policy has them:
+they differ by 3 % on links, and not in simulation. The fastest is measured again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,30 +18,34 @@ from autobyte.config import Config
 from autobyte.simulator.calibrate import EngineCosts
 from autobyte.simulator.landscape import survey
 from autobyte.torch.planning import begin_with
+from autobyte.units import MIB
 
 ENGINE = "allreduce"
 DRAWN = 128  # configs of a policy that are simulated
-MEASURED = 3  # of them at most, what training begins with among them
+FOUND = 2  # of them that are measured
+STEADY = ((MIB, MIB), (MIB, 2 * MIB))  # partition and credit, of any policy that has them
 
 
-def tuned(cell: Cell, name: str, costs: EngineCosts, *, most: int = MEASURED) -> list[Config]:
-    """What to measure of a policy: what training begins with under it, and what is best by simulation.
+def tuned(cell: Cell, name: str, costs: EngineCosts, *, found: int = FOUND) -> list[Config]:
+    """What to measure of a policy: what training begins with, `STEADY`, and what is best by simulation.
 
     Args:
         cell: what it runs on.
         name: of the policy, maybe with knobs.
         costs: of the engine; they are the only thing that is known of it.
-        most: configs.
+        found: configs that simulation may add.
     """
     job = costs.price(cell.job(servers=False, wire_dtype=None))
     space = Entrant(name).space(job)
     first = begin_with(Entrant(name).policy, workers=cell.hosts, servers=False)
     first = replace(first, knobs=space.default.knobs)
+    steady = (replace(first, partition_bytes=partition, credit_bytes=credit) for partition, credit in STEADY)
+    known = list(dict.fromkeys([first, *(config for config in steady if config in space)]))
     drawn = qmc.Sobol(len(space.names), seed=0).random(DRAWN) if space.names else []
-    configs = list(dict.fromkeys([first, *(space.at(point.tolist()) for point in drawn)]))
+    configs = list(dict.fromkeys(space.at(point.tolist()) for point in drawn)) or known
     land = survey(job, configs, effects=costs.effects)
     ranked = [configs[index] for index in np.argsort(land.step_s, kind="stable")]
-    return list(dict.fromkeys([first, *ranked]))[:most]
+    return list(dict.fromkeys([*known, *ranked[:found]]))
 
 
 def compared(

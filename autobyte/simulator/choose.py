@@ -26,8 +26,14 @@ UNEQUAL = tuple(
 )
 #: What did best on the testbed (docs/benchmarks.md), of four models at 1 and 2 Gbit/s: heard whatever is predicted.
 PROVEN = tuple(
-    Config(partition, credit, knobs={"fusion": 1})
-    for partition, credit in ((MIB, MIB), (MIB, 2 * MIB), (2 * MIB, 4 * MIB))
+    Config(partition, credit, policy, {"fusion": 1})
+    for policy, partition, credit in (
+        ("bytescheduler", MIB, MIB),
+        ("bytescheduler", MIB, 2 * MIB),
+        ("bytescheduler", 2 * MIB, 4 * MIB),
+        ("usbyte", MIB, MIB),
+        ("usbyte", MIB, 2 * MIB),
+    )
 )
 GLOO = Effects(sharing=8)  # how its all-reduces travel: as many at a time as the engine has threads
 DEFAULTS = ("usbyte", "mgwfbp", "horovod", "megatron", "wfbp", "tictac", "p3", "fifo")  # these are tried as they come

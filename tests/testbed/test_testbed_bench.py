@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from autobyte.bench.bench import BUCKETS_MIB, Cell, runs, table, to_json
 from autobyte.bench.plot import draw_bench
-from autobyte.bench.policies import tuned
+from autobyte.bench.policies import STEADY, tuned
 from autobyte.cli import app
 from autobyte.config import Config
 from autobyte.simulator.calibrate import EngineCosts
@@ -106,14 +106,18 @@ def test_schedulers_side_by_side_on_real_links(tmp_path: Path) -> None:
     assert json.loads(again.stdout) == outcome
 
 
-def test_a_policy_s_default_and_what_simulation_finds_best_are_measured() -> None:
+def test_what_did_well_on_links_and_what_simulation_finds_best_are_measured() -> None:
     costs = EngineCosts(rate_share=0.99, latency_s=1e-5, overhead_s=2e-3, step_s=1e-3, sharing=8)
     job = costs.price(CELL.job(servers=False, wire_dtype=None))
-    default, *found = tuned(CELL, "bytescheduler:fusion=1", costs)
+    default, *steady_and_found = tuned(CELL, "bytescheduler:fusion=1", costs)
+    steady, found = steady_and_found[:2], steady_and_found[2:]
+    assert [(config.partition_bytes, config.credit_bytes) for config in steady] == list(STEADY)
     assert len(found) == 2
     assert {config.knobs["fusion"] for config in (default, *found)} == {1}
     slow = step_s(job, default, effects=costs.effects)
     assert all(step_s(job, config, effects=costs.effects) < slow for config in found)
+    assert len(tuned(CELL, "usbyte", costs)) == 4  # it begins with one of the steady
+    assert all(config.credit_bytes == config.partition_bytes for config in tuned(CELL, "ddp", costs))
     assert len(tuned(CELL, "wfbp", costs)) == 1  # it has nothing to tune
 
 
