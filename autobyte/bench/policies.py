@@ -1,7 +1,7 @@
 """All policies on the same links, each tuned: what simulation finds best is measured, and the fastest counts.
 
 The search is the same for all: configs drawn from the policy's own space are simulated on a calibrated job. The best
-two are measured, and what training begins with, and blocks of 1 MiB, one and two in flight, where the policy has them:
+two are measured, and what training begins with, and blocks of 1 MiB, one and two in flight, where a policy has them:
 they differ by 3 % on links, and not in simulation. The fastest is measured again.
 """
 
