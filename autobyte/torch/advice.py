@@ -82,9 +82,8 @@ class Adviser:
     Args:
         training: whose plans are made.
         layers: of the model, in the order of their first call.
-        search: makes the tuning, and is told when its budget is spent; None keeps the config there is, and only the
-            sequence is planned.
-        auto: whether policies audition.
+        search: makes the tuning, or has policies audition, and is told when that has ended; None keeps the config
+            there is, and only the sequence is planned.
         drift: relative change of times or rates that calls for a new plan.
     """
 
@@ -94,13 +93,11 @@ class Adviser:
         layers: Sequence[CalledLayer],
         search: Search | None = None,
         *,
-        auto: bool = False,
         drift: float = DRIFT,
     ) -> None:
         self._training = training
         self._layers = layers
         self._search = search
-        self._audition = Audition() if auto else None
         self._drift = drift
         self._thread: threading.Thread | None = None
         self._planned: Window | None = None
@@ -225,10 +222,8 @@ class Adviser:
 
     def _choose(self, window: Window) -> Config:
         """The config that runs next."""
-        if self._audition is not None:
-            step_s = self._try(window) if self._begun else None
-            self._begun = True
-            return self._audition.choose(self.measured_job(window), window.config, step_s)
+        if self._search is not None and self._search.audition is not None:
+            return self._audition(window, self._search, self._search.audition)
         if not self._begun:  # this one ran without a plan from measured times
             self._begun = True
             if self._search is not None:
@@ -255,6 +250,21 @@ class Adviser:
         if sum(trial.windows for trial in self.trials.values()) == self._search.budget:
             self.close()
             self._search.finish(self.measured_job(window), chosen, self.trials)
+        return chosen
+
+    def _audition(self, window: Window, search: Search, audition: Audition) -> Config:
+        """The config that runs next, of all policies."""
+        job, ended = self.measured_job(window), audition.over
+        if not self._begun:  # this one ran without a plan from measured times
+            self._begun = True
+            search.begin_audition(job)
+            return audition.choose(job, window.config, None)
+        step_s = self._try(window)
+        chosen = audition.choose(job, window.config, step_s)
+        if audition.over and not ended:
+            search.finish(job, chosen, self.trials)
+        elif ended and not audition.over:
+            self.trials = {}  # of a job that is no longer what it was
         return chosen
 
     def _try(self, window: Window) -> float:

@@ -24,6 +24,15 @@ class Audition:
         self._hearing = False  # the latest answer is on trial
         self._off = 0  # windows running in which the winner was not what it had been
 
+    @property
+    def over(self) -> bool:
+        """Whether all were heard that should be, and the latest answer is the fastest."""
+        return self._final and not self._hearing
+
+    def settle(self, config: Config, step_s: float) -> None:
+        """Hear nobody: an earlier audition chose this one, whose step took so long then (s)."""
+        self._left, self._seen, self._final = [], {config: [step_s]}, True
+
     def choose(self, job: Job, config: Config, step_s: float | None) -> Config:
         """What runs next.
 

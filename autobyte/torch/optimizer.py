@@ -61,7 +61,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             with `config` or with what is next to the default in it.
         budget: of the tuner, in windows of ten steps; None is as long as training lasts.
         seed: of the tuner.
-        keep: where the tuned config is kept, and looked for next time; None keeps nothing.
+        keep: where the config that a tuner or `auto` found is kept, and looked for next time; None keeps nothing.
         engine: `allreduce`, or `ps` for parameter servers on the ranks' hosts.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
@@ -123,9 +123,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         self.training: Training | None = None
         if is_off(process_group, enabled=enabled):
             return
-        self._auto, self._drift = policy == AUTO, drift
+        self._drift = drift
         size = dist.get_world_size(process_group)
-        begin = DEFAULT if self._auto else begin_with(policy, workers=size, servers=engine == "ps", space=space)
+        begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine == "ps", space=space)
         self.training = Training(
             optimizer,
             model,
@@ -143,7 +143,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._default = self.training.config
         self._search = None
         _alive.add(self)
-        if tuner is not None:
+        if tuner is not None or policy == AUTO:
             self._search = Search(self.training, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
             self._search.resume()
         self._verification = Verification(self.training, verify_steps)
@@ -298,7 +298,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         if self.training is None:
             return self._last_report
         adviser = self._online.adviser if self._online is not None else None
-        tuner = self._search.tuner if self._search is not None else AUTO if self._auto else None
+        tuner = self._search.tuner if self._search is not None else None
         return report_on(self.training, adviser, tuner=tuner, default=self._default)
 
     def close(self) -> None:
@@ -380,7 +380,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         if self.training.control.same("; ".join(layer.name for layer in layers)):
             adviser = None
             if self.training.rank == 0:
-                adviser = Adviser(self.training, layers, self._search, auto=self._auto, drift=self._drift)
+                adviser = Adviser(self.training, layers, self._search, drift=self._drift)
             self._online = Online(self.training, layers, self._measure(layers), adviser)
         else:
             log.warning("ranks call their layers in different orders: nothing is planned or tuned")

@@ -1,4 +1,4 @@
-"""Which tuner runs while training goes on, where it may look, and what becomes of its result."""
+"""What chooses while training goes on, a tuner or an audition, and what becomes of its result."""
 
 import logging
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from autobyte.config import Config, Space
 from autobyte.errors import AutoByteError
 from autobyte.job import Job
 from autobyte.scheduler.policies import POLICIES
+from autobyte.torch.arguments import AUTO
+from autobyte.torch.audition import Audition
 from autobyte.torch.control import CommunicationError
 from autobyte.torch.kept import Fingerprint, Kept
 from autobyte.torch.training import Training
@@ -30,11 +32,11 @@ class Trial:
 
 
 class Search:
-    """A tuner, its budget, and the file that keeps what it found.
+    """A tuner or an audition, its budget, and the file that keeps what it found.
 
     Args:
         training: what is tuned.
-        tuner: registered name.
+        tuner: registered name; None for an audition of policies.
         space: from which it may choose; None is all that the policy has.
         budget: windows of ten steps; None is as long as training lasts.
         seed: of the tuner.
@@ -48,15 +50,17 @@ class Search:
         self,
         training: Training,
         *,
-        tuner: str,
+        tuner: str | None,
         space: Space | None,
         budget: int | None,
         seed: int,
         keep: Path | str | None,
     ) -> None:
-        TUNERS[tuner]  # known?
+        if tuner is not None:
+            TUNERS[tuner]  # known?
         self._training = training
-        self.tuner = tuner
+        self.tuner = tuner or AUTO
+        self.audition = Audition() if tuner is None else None
         self.budget = budget
         self._space = space
         self._seed = seed
@@ -69,7 +73,7 @@ class Search:
             training.size,
             training.engine,
             job.wire_dtype or "as they are",
-            training.config.policy,
+            AUTO if tuner is None else training.config.policy,
         )
 
     def resume(self) -> None:
@@ -99,17 +103,17 @@ class Search:
             job: as measured.
             running: the config in force, which is the first trial: the default, one of a checkpoint or of a file.
         """
-        if self._kept is not None and self._kept.finished:
-            rate = self._rate(job)
-            if self._kept.same_link(rate):
-                return None
-            log.warning(
-                "%s was found on a link of %.3g Gbit/s, this one has %.3g: tuning again",
-                self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
-            )  # fmt: skip
+        if self._found_before(job):
+            return None
         space = replace(self._space or POLICIES[running.policy]().space(job), default=running)
         tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
         return Tuning(tuner, space, budget=self.budget, patience_s=PATIENCE_S)
+
+    def begin_audition(self, job: Job) -> None:
+        """Likewise: what was found for a job like this is in force, and stays while it is as fast as it was then."""
+        assert self.audition is not None
+        if self._kept is not None and self._found_before(job):
+            self.audition.settle(self._kept.config, self._kept.step_s)
 
     def finish(self, job: Job, config: Config, trials: Mapping[Config, Trial], *, finished: bool = True) -> None:
         """On rank 0: keep what was found.
@@ -159,6 +163,19 @@ class Search:
         what = "delete the file to tune again" if kept.finished else "its search had not ended, and goes on"
         log.info("using %s from %s; %s", kept.config.label, self._path, what)
         return kept
+
+    def _found_before(self, job: Job) -> bool:
+        """Whether a search had ended on such a link; says so if it was another."""
+        if self._kept is None or not self._kept.finished:
+            return False
+        rate = self._rate(job)
+        if self._kept.same_link(rate):
+            return True
+        log.warning(
+            "%s was found on a link of %.3g Gbit/s, this one has %.3g: tuning again",
+            self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
+        )  # fmt: skip
+        return False
 
     def _rate(self, job: Job) -> float:
         return float(min(job.cluster.up_bytes_per_s))

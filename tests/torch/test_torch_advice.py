@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch import nn
 from autobyte.config import Config
 from autobyte.job import Cluster, Job
 from autobyte.torch.advice import Adviser, Window
+from autobyte.torch.kept import Kept
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import begin_with, unmeasured
-from autobyte.torch.search import Trial
+from autobyte.torch.search import Search, Trial
 from autobyte.tuning import WARMUP, WINDOW
 from autobyte.units import KIB, MIB
 
@@ -25,6 +27,11 @@ OTHER = Config(8192, 16384, "usbyte", {"fusion": 1})
 
 @pytest.fixture
 def adviser() -> Adviser:
+    return Adviser(*make_training())
+
+
+def make_training() -> tuple[Any, list[CalledLayer]]:
+    """One rank's training as far as an adviser and a search see it, and the layers."""
     model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 300), nn.Linear(300, 10))
     parameters = dict(model.named_parameters())
     layers = [
@@ -32,8 +39,12 @@ def adviser() -> Adviser:
         for name, module in model.named_children()
     ]
     job = Job(unmeasured("net", parameters.items()), Cluster(RANKS))
-    training: Any = SimpleNamespace(job=job, config=CONFIG, exchange=SimpleNamespace(parameters=parameters))
-    return Adviser(training, layers)
+    training: Any = SimpleNamespace(
+        job=job, config=CONFIG, exchange=SimpleNamespace(parameters=parameters), rank=0, size=RANKS,
+        engine="allreduce", fingerprint="net", control=SimpleNamespace(share=lambda told: told),
+    )  # fmt: skip
+    training.replan = lambda job, config, order: setattr(training, "config", config)
+    return training, layers
 
 
 def window(*, compute: float = 1.0, wire: float = 1.0) -> Window:
@@ -131,7 +142,7 @@ def test_a_tuner_that_cannot_begin_costs_no_plan(adviser: Adviser) -> None:
     def begin(job: Job, running: Config) -> None:
         raise ValueError("no such thing")
 
-    search: Any = SimpleNamespace(begin=begin)
+    search: Any = SimpleNamespace(begin=begin, audition=None)
     adviser._search = search
     adviser.consult(window())
     assert adviser._thread is not None
@@ -144,3 +155,40 @@ def test_a_tuner_that_cannot_begin_costs_no_plan(adviser: Adviser) -> None:
 @pytest.mark.parametrize(("servers", "credit"), [(False, MIB), (True, KIB)])
 def test_usbyte_begins_with_pieces_that_are_soon_packed(servers: bool, credit: int) -> None:
     assert begin_with("usbyte", workers=4, servers=servers) == Config(MIB, credit, "usbyte", {"fusion": 1})
+
+
+def follow(adviser: Adviser, config: Config, windows: int, *, slower: float = 1.0, wire: float = 1.0) -> list[Config]:
+    """The configs of the windows that are next; messages of US-Byte are fastest."""
+    used = []
+    for _ in range(windows):
+        step_s = slower * (0.02 if config.policy == "usbyte" else 0.03)
+        answer = heard(adviser, replace(window(wire=wire), config=config, step_s=np.full(10, step_s)))
+        config = config if answer is None else Config.from_json(answer["config"])
+        used.append(config)
+    return used
+
+
+def test_what_auto_chose_is_kept_and_stays_while_it_is_as_fast_on_such_a_link(tmp_path: Path) -> None:
+    keep = tmp_path / "kept.toml"
+
+    def begin() -> tuple[Adviser, Config]:
+        training, layers = make_training()
+        search = Search(training, tuner=None, space=None, budget=None, seed=0, keep=keep)
+        search.resume()
+        return Adviser(training, layers, search), training.config
+
+    adviser, config = begin()
+    assert config == CONFIG  # nothing was found yet
+    chosen = follow(adviser, config, 25)[-1]
+    kept = Kept.read(keep)
+    assert kept is not None
+    assert (kept.config, kept.tuner, kept.job.policy, kept.finished) == (chosen, "auto", "auto", True)
+    assert chosen.policy == "usbyte"
+    assert kept.step_s == pytest.approx(0.02)
+
+    adviser, config = begin()
+    assert config == chosen
+    assert follow(adviser, chosen, 6) == [chosen] * 6
+    assert len(set(follow(adviser, chosen, 4, slower=1.5))) > 1  # heard anew
+    adviser, _ = begin()
+    assert len(set(follow(adviser, chosen, 4, wire=3.0))) > 1

@@ -329,12 +329,12 @@ def _reconfigures(rank: int, engine: str) -> None:
         optimizer.reconfigure(CONFIGS[rank])
 
 
-def test_auto_chooses_a_config_by_simulation() -> None:
-    on_ranks(_auto, 2)
+def test_auto_chooses_a_config_by_simulation(tmp_path: Path) -> None:
+    on_ranks(_auto, 2, str(tmp_path / "kept.toml"))
 
 
-def _auto(rank: int) -> None:
-    optimizer, used = beside_ddp(rank, policy="auto")
+def _auto(rank: int, keep: str) -> None:
+    optimizer, used = beside_ddp(rank, steps=300, policy="auto", keep=keep)
     assert len(used) > 1, f"{optimizer.report()}"
     report = optimizer.report()
     assert report is not None
@@ -349,6 +349,13 @@ def _auto(rank: int) -> None:
     optimizer.close()
     assert optimizer.report() is not None
     assert rank or "windows of ten steps" in str(optimizer.report())
+    dist.barrier()
+    kept = Kept.read(Path(keep))
+    assert kept is not None
+    assert (kept.job.policy, kept.tuner) == ("auto", "auto")
+    optimizer, used = beside_ddp(rank, steps=3, policy="auto", keep=keep)
+    assert used == [kept.config]
+    optimizer.close()
 
 
 def test_ranks_of_their_own_serve() -> None:
