@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
@@ -26,18 +26,24 @@ class Control:
 
     Args:
         name: of the training it belongs to, the same on all ranks.
-        rank, size: of this process.
+        rank: this process's place among them.
+        ranks: the processes that take part, as torchrun numbers them: so messages name them.
         timeout: after which a call fails.
     """
 
-    def __init__(self, name: str, *, rank: int, size: int, timeout: timedelta) -> None:
-        self.rank = rank
-        self.size = size
-        self.rollcall = RollCall(name, rank=rank, size=size)
+    def __init__(self, name: str, *, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
+        self.rank, self.size = rank, len(ranks)
+        self.ranks = list(ranks)
+        self.rollcall = RollCall(name, rank=self.ranks[rank], ranks=ranks)
         self.step: Callable[[], int] = lambda: 0  # where training is, for messages
         self._backend = self.meet(
-            lambda: own_gloo(f"{name}/control", rank=rank, size=size, timeout=timeout, threads=2)
+            lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
         )
+
+    @property
+    def global_rank(self) -> int:
+        """This process, as torchrun numbers it."""
+        return self.ranks[self.rank]
 
     def meet(self, make: Callable[[], Any]) -> Any:
         """What is made where all ranks must come.
@@ -88,7 +94,7 @@ class Control:
             value: what is compared; parts with "; " between them.
 
         Raises:
-            CommunicationError: naming the ranks that differ from rank 0, and the first part that does.
+            CommunicationError: naming the ranks that differ from the first, and the first part that does.
         """
         rows = self.gather(_digest(value))
         other = [rank for rank in range(self.size) if not torch.equal(rows[rank], rows[0])]
@@ -97,12 +103,13 @@ class Control:
             pairs = list(zip_longest(mine, theirs, fillvalue="nothing"))
             place = next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
             places = self.gather(torch.tensor([place], device="cpu"))
-            if self.rank not in other:  # like rank 0: what it has where the first of them differs
+            if self.rank not in other:  # like the first rank: what it has where the first of them differs
                 place = int(places[other[0]])
-            ours, rank_0s = pairs[place] if place < len(pairs) else ("nothing", "nothing")
+            ours, firsts = pairs[place] if place < len(pairs) else ("nothing", "nothing")
+            unlike, first = [self.ranks[rank] for rank in other], self.ranks[0]
             raise CommunicationError(
-                f"ranks {other} have {what} unlike rank 0's; rank {self.rank} has {ours:.300}"
-                + (f" where rank 0 has {rank_0s:.300}" if ours != rank_0s else "")
+                f"ranks {unlike} have {what} unlike rank {first}'s; rank {self.global_rank} has {ours:.300}"
+                + (f" where rank {first} has {firsts:.300}" if ours != firsts else "")
             )
 
     def tally(self, flags: torch.Tensor) -> "Tally":
@@ -142,7 +149,7 @@ class Control:
             self.rollcall.ignore()
 
     def _failed(self, what: str, error: RuntimeError) -> CommunicationError:
-        why = f"rank {self.rank}, step {self.step()}: could not {what}: {first_line(error)}"
+        why = f"rank {self.global_rank}, step {self.step()}: could not {what}: {first_line(error)}"
         self.rollcall.alarm(why)
         return CommunicationError(f"{why}; {self.rollcall.absent()}")
 

@@ -250,7 +250,7 @@ class Exchange:
         skipped, joined = counts[-3:-1].tolist()
         if 0 < skipped < self._control.size - joined:
             raise CommunicationError(
-                f"rank {self._control.rank}, step {self.steps}: "
+                f"rank {self._control.global_rank}, step {self.steps}: "
                 f"{skipped} of {self._control.size} ranks left out a step that others took "
                 "(an exception that was caught, or zero_grad() before step()); their parameters differ now"
             )

@@ -95,7 +95,7 @@ def probe(spec: Spec) -> Iterator[Row]:
         CommunicationError: an engine failed, naming rank, engine and size.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    control = Control("probe", rank=rank, size=ranks, timeout=TIMEOUT)
+    control = Control("probe", rank=rank, ranks=range(ranks), timeout=TIMEOUT)
     for name in spec.engines:
         buffers = Buffers(tensors=len(spec.sizes) * spec.in_flight, scale=None)
         engine = PROBED[name](buffers, rank, ranks)

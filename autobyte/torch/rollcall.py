@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
@@ -23,13 +23,14 @@ class RollCall:
 
     Args:
         name: of the training it belongs to, the same on all ranks.
-        rank, size: of this process.
+        rank: of this process, as torchrun numbers it.
+        ranks: all that take part.
     """
 
-    def __init__(self, name: str, *, rank: int, size: int) -> None:
+    def __init__(self, name: str, *, rank: int, ranks: Sequence[int]) -> None:
         self._store = PrefixStore(f"autobyte/{name}/rollcall", _get_default_store())
         self._rank = rank
-        self._others = [other for other in range(size) if other != rank]
+        self._others = [other for other in ranks if other != rank]
         self._raised = False
         self._listening = threading.Event()
 

@@ -128,7 +128,7 @@ class Training:
         self.name = name_for(self.ranks)
         self.engine = engine
         self.config = config or DEFAULT
-        self.control = Control(self.name, rank=self.rank, size=self.size, timeout=timeout)
+        self.control = Control(self.name, rank=self.rank, ranks=self.ranks, timeout=timeout)
         parameters = travelling(optimizer, model)
         self._compare(parameters)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
@@ -154,7 +154,8 @@ class Training:
         self._prepare(plan)
         if order == LEADER:
             made = _led(self, made, timeout)
-        self.session = Session(plan, made, rank=self.rank, timeout=timeout, rollcall=self.control.rollcall)
+        known_as, rollcall = self.control.global_rank, self.control.rollcall
+        self.session = Session(plan, made, rank=known_as, timeout=timeout, rollcall=rollcall)
         self.control.step = lambda: self.session.runner.step
         self.exchange = Exchange(
             parameters,
@@ -224,9 +225,9 @@ class Training:
     def _prepare(self, plan: Plan) -> None:
         """Connect what moves halves of all-reduces, where a plan has any. Collective."""
         if plan.tiling.gathers is not None and isinstance(self._engine, AllReduce) and self._engine.halves is None:
-            ranks, name = range(self.size), f"{self.name}/halves"
-            made = connect(name, rank=self.rank, workers=ranks, servers=ranks, timeout=self._timeout)
-            self._engine.halves = Halves(self.buffers, rank=self.rank, size=self.size, connections=made)
+            rank, ranks, name = self.control.global_rank, self.ranks, f"{self.name}/halves"
+            made = connect(name, rank=rank, workers=ranks, servers=ranks, timeout=self._timeout)
+            self._engine.halves = Halves(self.buffers, rank=rank, ranks=ranks, connections=made)
 
     def close(self) -> None:
         """Let go of hooks, threads and sockets."""
@@ -298,7 +299,7 @@ def _all_reduce(training: Training, timeout: timedelta) -> Engine:
 
 
 def _servers(training: Training, timeout: timedelta) -> Engine:
-    rank, workers, servers = training.ranks[training.rank], training.ranks, training.servers
+    rank, workers, servers = training.control.global_rank, training.ranks, training.servers
     return ParameterServer(
         training.buffers,
         rank=rank,
@@ -309,8 +310,8 @@ def _servers(training: Training, timeout: timedelta) -> Engine:
 
 
 def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
-    ranks, name = range(training.size), f"{training.name}/order"
-    made = connect(name, rank=training.rank, workers=ranks, servers=[0], timeout=timeout)
+    ranks, name = training.ranks, f"{training.name}/order"
+    made = connect(name, rank=training.control.global_rank, workers=ranks, servers=ranks[:1], timeout=timeout)
     return Led(engine, list(made.values()), leads=training.rank == 0)
 
 

@@ -60,6 +60,6 @@ class Verification:
         tolerance = 4 * torch.finfo(dtype).eps * largest
         if not worst <= tolerance:
             raise CommunicationError(
-                f"rank {control.rank}, step {step}: tensor '{name}' differs by {worst:.3g} from a plain all-reduce, "
-                f"where rounding explains {tolerance:.3g}"
+                f"rank {control.global_rank}, step {step}: tensor '{name}' differs by {worst:.3g} from a plain "
+                f"all-reduce, where rounding explains {tolerance:.3g}"
             )

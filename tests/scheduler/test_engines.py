@@ -116,7 +116,7 @@ class TestHalves(EngineContract):
     def connect(self, buffers: list[Buffers]) -> list[Engine]:
         made = _connections(len(buffers))
         return [
-            BothHalves(Halves(each, rank=rank, size=len(buffers), connections=made[rank]))
+            BothHalves(Halves(each, rank=rank, ranks=range(len(buffers)), connections=made[rank]))
             for rank, each in enumerate(buffers)
         ]
 

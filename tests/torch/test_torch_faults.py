@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from ranks import Ranks
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
@@ -40,7 +41,9 @@ def make_model(width: int = 30) -> nn.Module:
     return nn.Sequential(nn.Linear(12, width), nn.Tanh(), nn.Linear(width, 20), nn.Tanh(), nn.Linear(20, 4))
 
 
-def wrapped(model: nn.Module, engine: str, timeout: timedelta = TIMEOUT) -> ab.DistributedOptimizer:
+def wrapped(
+    model: nn.Module, engine: str, timeout: timedelta = TIMEOUT, *, group: dist.ProcessGroup | None = None
+) -> ab.DistributedOptimizer:
     keywords: dict[str, Any] = {
         "allreduce": {"config": SMALL},
         "ps": {"config": SMALL, "engine": "ps"},
@@ -48,7 +51,7 @@ def wrapped(model: nn.Module, engine: str, timeout: timedelta = TIMEOUT) -> ab.D
         "dear": {"config": Config(1024, 2048, "dear")},
     }[engine]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return ab.DistributedOptimizer(optimizer, model, timeout=timeout, **keywords)
+    return ab.DistributedOptimizer(optimizer, model, timeout=timeout, process_group=group, **keywords)
 
 
 def rows(rank: int, step: int) -> Tensor:
@@ -205,6 +208,38 @@ def _nan(rank: int, engine: str) -> list[bool]:
         (loss * float("nan") if rank == 1 and step == 2 else loss).backward()
         optimizer.step()
     return [bool(each.isnan().any()) for each in state(model, optimizer)]
+
+
+def test_ranks_of_a_group_are_named_as_torchrun_numbers_them() -> None:
+    launches = [Ranks(_grouped, 3, engine, timeout_s=30) for engine in (*ENGINES, "leader", "dear")]
+    for ranks in launches:
+        outcomes = ranks.outcomes()
+        assert outcomes[2] is None
+        assert re.match("CommunicationError: " + WHERE.format(rank=1), said(outcomes[1])), outcomes[1]
+        assert "no word from rank 2" in said(outcomes[1])
+        assert "rank 0" not in said(outcomes[1])
+
+
+def _grouped(rank: int, engine: str) -> None:
+    """Ranks 1 and 2 train, 0 has the store; 2 is lost."""
+    group, store = dist.new_group([1, 2]), _get_default_store()
+    if rank == 0:
+        store.wait(["over"], timedelta(seconds=25))
+        return
+    model = make_model()
+    with pytest.raises(CommunicationError, match=r"ranks \[2\] have settings unlike rank 1's; rank [12] has"):
+        ab.DistributedOptimizer(
+            torch.optim.SGD(model.parameters()), model, policy=["ddp", "horovod"][rank - 1], process_group=group
+        )
+    optimizer = wrapped(model, engine, timedelta(seconds=15), group=group)
+    train(model, optimizer, rank, range(3))
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        train(model, optimizer, rank, range(3, STEPS))
+        optimizer.flush()
+    finally:
+        store.set("over", "yes")
 
 
 def test_a_rank_that_waits_for_one_that_has_failed_hears_of_it() -> None:

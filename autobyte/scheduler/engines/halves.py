@@ -5,7 +5,7 @@ bytes should take 27), so halves travel over sockets of our own.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -28,16 +28,21 @@ class Halves(Engine):
     Args:
         buffers: where the gradients lie.
         rank: of this process.
-        size: how many ranks.
+        ranks: that take part, in the order in which their parts are summed.
         connections: as servers have them, two with every other rank: `server` carries parts there, `worker` shares.
     """
 
     def __init__(
-        self, buffers: Buffers, *, rank: int, size: int, connections: Mapping[tuple[int, str], Connection]
+        self,
+        buffers: Buffers,
+        *,
+        rank: int,
+        ranks: Sequence[int],
+        connections: Mapping[tuple[int, str], Connection],
     ) -> None:
         self._buffers = buffers
         self._rank = rank
-        self._size = size
+        self._ranks = list(ranks)
         self._connections = connections
         self._peers = [peer for peer, role in connections if role == "server"]
         self._under_way: dict[int, tuple[Block, Tensor, Sent, Done]] = {}
@@ -98,8 +103,8 @@ class Halves(Engine):
         self._loop.flush(connection)
 
     def _share(self, travelling: Tensor, rank: int) -> Tensor:
-        numel = travelling.numel()
-        return travelling[numel * rank // self._size : numel * (rank + 1) // self._size]
+        numel, place, size = travelling.numel(), self._ranks.index(rank), len(self._ranks)
+        return travelling[numel * place // size : numel * (place + 1) // size]
 
     def _place(self, connection: Connection, head: Head) -> memoryview:
         """A share into the gradient itself where its all-gather has begun here, all else into memory of its own."""
@@ -135,18 +140,18 @@ class Halves(Engine):
         """A rank's part of this rank's share is in; with the last one, the reduce-scatter is over."""
         parts = self._parts[step, index]
         parts[rank] = part
-        if len(parts) < self._size or index not in self._under_way:
+        if len(parts) < len(self._ranks) or index not in self._under_way:
             return
         del self._parts[step, index]
         block, _travelling, sent, done = self._under_way[index]
-        self._reduced[block.segments] = _sum([parts[rank] for rank in range(self._size)])
+        self._reduced[block.segments] = _sum([parts[rank] for rank in self._ranks])
         del self._under_way[index]
         sent(block)
         done(block, None)
 
     def _finish_gather(self, index: int) -> None:
         shares = self._shares[index]
-        if len(shares) < self._size or index not in self._under_way:
+        if len(shares) < len(self._ranks) or index not in self._under_way:
             return
         del self._shares[index]
         block, _travelling, sent, done = self._under_way[index]
