@@ -111,7 +111,7 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
             log.warning("policies are predicted at NCCL's costs; AutoByte's gradients travel over TCP: measure both")
         keep[0] = not found.worthwhile
         _show(found, symptoms, json=json)
-        sys.stdout.flush()  # torchrun ends all ranks as soon as one has ended with 3
+    sys.stdout.flush()  # torchrun ends all ranks as soon as one has ended with 3
     dist.broadcast(keep, 0)
     status = KEEP_DDP if keep else 0
     dist.destroy_process_group()

@@ -13,9 +13,10 @@ from autobyte.config import Config
 from autobyte.job import Floats, Job
 from autobyte.torch.audition import Audition
 from autobyte.torch.costs import NOMINAL_S, Costs
+from autobyte.torch.kept import Trial
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import planned_order, priced, timed
-from autobyte.torch.search import Search, Trial
+from autobyte.torch.search import Search
 from autobyte.torch.training import Training
 from autobyte.trace import Measurement, RuntimeStats
 from autobyte.tuning import WARMUP, WINDOW, Tuning
@@ -154,7 +155,7 @@ class Adviser:
     def part(self) -> None:
         """Training is over: let go of the tuner, and keep what it had found by then, if it is not thinking still."""
         try:
-            if self.tuning is not None and self._thread is not None:
+            if self._search is not None and self._thread is not None:
                 self._thread.join(PARTING_S)
                 if not self._thread.is_alive():
                     self._keep()
@@ -210,7 +211,7 @@ class Adviser:
             if not threading.main_thread().is_alive():
                 return  # the script is over, and with it what planning needs
             self.failure = f"{type(error).__name__}: {error}"
-            log.exception("rank 0 could not plan from a window; the plan stays")
+            log.exception("could not plan from a window; the plan stays")
             return
         self.cpu_s += time.thread_time() - began_s
         with self._lock:
@@ -254,17 +255,14 @@ class Adviser:
 
     def _audition(self, window: Window, search: Search, audition: Audition) -> Config:
         """The config that runs next, of all policies."""
+        step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
+        self._begun = True
         job, ended = self.measured_job(window), audition.over
-        if not self._begun:  # this one ran without a plan from measured times
-            self._begun = True
-            search.begin_audition(job)
-            return audition.choose(job, window.config, None)
-        step_s = self._try(window)
         chosen = audition.choose(job, window.config, step_s)
         if audition.over and not ended:
-            search.finish(job, chosen, self.trials)
+            search.finish(job, chosen, audition.trials)
         elif ended and not audition.over:
-            self.trials = {}  # of a job that is no longer what it was
+            log.info("%s takes longer or shorter than it did: all candidates are measured again", window.config.label)
         return chosen
 
     def _try(self, window: Window) -> float:

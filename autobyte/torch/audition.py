@@ -5,6 +5,7 @@ from statistics import fmean
 from autobyte.config import Config
 from autobyte.job import Job
 from autobyte.simulator.choose import shortlist
+from autobyte.torch.kept import Trial
 
 CLOSE, FINALISTS, AGAIN = 1.05, 3, 2  # who was within 5 % of the fastest is heard twice more, three at most
 CHANGED = 0.1  # relative change of the winner's step, in two windows running, after which all are heard again
@@ -28,6 +29,11 @@ class Audition:
     def over(self) -> bool:
         """Whether all were heard that should be, and the latest answer is the fastest."""
         return self._final and not self._hearing
+
+    @property
+    def trials(self) -> dict[Config, Trial]:
+        """Who was heard in this round, in that order; steps are means of windows' medians."""
+        return {config: Trial(len(heard), self._mean_s(config)) for config, heard in self._seen.items()}
 
     def settle(self, config: Config, step_s: float) -> None:
         """Hear nobody: an earlier audition chose this one, whose step took so long then (s)."""

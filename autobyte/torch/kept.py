@@ -37,9 +37,17 @@ tuner = {tuner}
 finished = {finished}  # whether the search had ended when training did
 windows = {windows}  # of ten steps
 step_ms = {step_ms:.2f}
-first_ms = {first_ms:.2f}  # the same steps under the config that tuning began with
+first_ms = {first_ms:.2f}  # the same steps under the config that was measured first
 on = {on}
 """
+
+
+@dataclass
+class Trial:
+    """What windows of one config showed."""
+
+    windows: int = 0
+    step_s: float = 0.0  # mean over them
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class Kept:
         tuner: that found it.
         windows: it took.
         step_s: mean step under the config (s).
-        first_s: mean step under the config that tuning began with (s).
+        first_s: mean step under the config that was measured first (s).
         finished: whether the search had ended.
     """
 
@@ -147,8 +155,10 @@ class Kept:
             first_ms=self.first_s * 1e3,
             on=date.today().isoformat(),
         )
+        new = path.with_name(f"{path.name}.new")  # a process that ends meanwhile leaves no half of a file
         try:
-            path.write_text(text, encoding="utf-8")
+            new.write_text(text, encoding="utf-8")
+            new.replace(path)
         except OSError as error:
             raise FileError(f"cannot keep the config in {path}: {error}") from None
 

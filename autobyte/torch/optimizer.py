@@ -143,6 +143,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._default = self.training.config
         self._search = None
         _alive.add(self)
+        self.training.control.agree("policy= or tuner=", f"policy {policy}; tuner {tuner}")
         if tuner is not None or policy == AUTO:
             self._search = Search(self.training, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
             self._search.resume()

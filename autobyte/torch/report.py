@@ -10,7 +10,7 @@ from rich.table import Table
 from autobyte.bound import bound_s
 from autobyte.config import Config
 from autobyte.torch.advice import Adviser
-from autobyte.torch.search import Trial
+from autobyte.torch.kept import Trial
 from autobyte.torch.training import Training
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.arguments import AUTO
 from autobyte.torch.audition import Audition
 from autobyte.torch.control import CommunicationError
-from autobyte.torch.kept import Fingerprint, Kept
+from autobyte.torch.kept import Fingerprint, Kept, Trial
 from autobyte.torch.training import Training
 from autobyte.tuners.base import TUNERS
 from autobyte.tuning import Tuning, make_tuner
@@ -21,14 +21,6 @@ from autobyte.tuning import Tuning, make_tuner
 PATIENCE_S = 60.0  # no step waits for a tuner; one that takes longer is not asked again
 
 log = logging.getLogger("autobyte")
-
-
-@dataclass
-class Trial:
-    """What windows of one config showed."""
-
-    windows: int = 0
-    step_s: float = 0.0  # mean over them
 
 
 class Search:
@@ -87,6 +79,8 @@ class Search:
         if training.rank == 0:
             try:
                 self._kept = self._read()
+                if self._kept is not None and self.audition is not None:
+                    self.audition.settle(self._kept.config, self._kept.step_s)
                 told = {"config": self._kept.config.to_json() if self._kept is not None else None}
             except AutoByteError as error:
                 told = {"error": str(error)}
@@ -103,17 +97,17 @@ class Search:
             job: as measured.
             running: the config in force, which is the first trial: the default, one of a checkpoint or of a file.
         """
-        if self._found_before(job):
-            return None
+        if self._kept is not None and self._kept.finished:
+            rate = self._rate(job)
+            if self._kept.same_link(rate):
+                return None
+            log.warning(
+                "%s was found on a link of %.3g Gbit/s, this one has %.3g: tuning again",
+                self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
+            )  # fmt: skip
         space = replace(self._space or POLICIES[running.policy]().space(job), default=running)
         tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
         return Tuning(tuner, space, budget=self.budget, patience_s=PATIENCE_S)
-
-    def begin_audition(self, job: Job) -> None:
-        """Likewise: what was found for a job like this is in force, and stays while it is as fast as it was then."""
-        assert self.audition is not None
-        if self._kept is not None and self._found_before(job):
-            self.audition.settle(self._kept.config, self._kept.step_s)
 
     def finish(self, job: Job, config: Config, trials: Mapping[Config, Trial], *, finished: bool = True) -> None:
         """On rank 0: keep what was found.
@@ -121,7 +115,7 @@ class Search:
         Args:
             job: as measured.
             config: what was found.
-            trials: all that were measured, in that order.
+            trials: all that were measured for it, in that order.
             finished: whether the search has ended; if not, it goes on from there next time.
         """
         if self._path is None:
@@ -143,7 +137,7 @@ class Search:
             log.warning("%s", error)
         else:
             log.info("kept %s in %s", config.label, self._path)
-        if finished and trials[config].step_s > 1.05 * first.step_s:
+        if finished and self.audition is None and trials[config].step_s > 1.05 * first.step_s:
             log.warning(
                 "%s was slower than what training began with, %.4g ms and %.4g ms a step: the job or its links have "
                 "changed meanwhile, or they are noisy; delete %s to tune again",
@@ -163,19 +157,6 @@ class Search:
         what = "delete the file to tune again" if kept.finished else "its search had not ended, and goes on"
         log.info("using %s from %s; %s", kept.config.label, self._path, what)
         return kept
-
-    def _found_before(self, job: Job) -> bool:
-        """Whether a search had ended on such a link; says so if it was another."""
-        if self._kept is None or not self._kept.finished:
-            return False
-        rate = self._rate(job)
-        if self._kept.same_link(rate):
-            return True
-        log.warning(
-            "%s was found on a link of %.3g Gbit/s, this one has %.3g: tuning again",
-            self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
-        )  # fmt: skip
-        return False
 
     def _rate(self, job: Job) -> float:
         return float(min(job.cluster.up_bytes_per_s))

@@ -154,8 +154,8 @@ class Training:
         self._prepare(plan)
         if order == LEADER:
             made = _led(self, made, timeout)
-        known_as, rollcall = self.control.global_rank, self.control.rollcall
-        self.session = Session(plan, made, rank=known_as, timeout=timeout, rollcall=rollcall)
+        rank, rollcall = self.control.global_rank, self.control.rollcall
+        self.session = Session(plan, made, rank=rank, timeout=timeout, rollcall=rollcall)
         self.control.step = lambda: self.session.runner.step
         self.exchange = Exchange(
             parameters,

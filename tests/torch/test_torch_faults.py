@@ -214,18 +214,18 @@ def test_ranks_of_a_group_are_named_as_torchrun_numbers_them() -> None:
     launches = [Ranks(_grouped, 3, engine, timeout_s=30) for engine in (*ENGINES, "leader", "dear")]
     for ranks in launches:
         outcomes = ranks.outcomes()
-        assert outcomes[2] is None
+        assert (outcomes[0], outcomes[2]) == ("was there", None)
         assert re.match("CommunicationError: " + WHERE.format(rank=1), said(outcomes[1])), outcomes[1]
         assert "no word from rank 2" in said(outcomes[1])
         assert "rank 0" not in said(outcomes[1])
 
 
-def _grouped(rank: int, engine: str) -> None:
+def _grouped(rank: int, engine: str) -> str:
     """Ranks 1 and 2 train, 0 has the store; 2 is lost."""
     group, store = dist.new_group([1, 2]), _get_default_store()
     if rank == 0:
         store.wait(["over"], timedelta(seconds=25))
-        return
+        return "was there"
     model = make_model()
     with pytest.raises(CommunicationError, match=r"ranks \[2\] have settings unlike rank 1's; rank [12] has"):
         ab.DistributedOptimizer(
@@ -240,6 +240,7 @@ def _grouped(rank: int, engine: str) -> None:
         optimizer.flush()
     finally:
         store.set("over", "yes")
+    return "went on"
 
 
 def test_a_rank_that_waits_for_one_that_has_failed_hears_of_it() -> None:
