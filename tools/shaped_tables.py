@@ -147,11 +147,16 @@ def configs() -> str:
     """What every policy was tuned to."""
     found = [(model, {row["scheduler"]: row for row in rows}) for model, _, rows in cells("policies")]
     body = [
-        [f"`{name}`", *(label(rows[name]["config"]) for _, rows in found)]
+        [f"`{name}`", *(_chosen(name, rows[name]["config"]) for _, rows in found)]
         for name in found[0][1]
         if not name.startswith("ddp-")
     ]
     return markdown(["policy", *(NAMES[model] for model, _ in found)], body)
+
+
+def _chosen(name: str, config: dict[str, Any]) -> str:
+    """A config; `auto`'s with the policy that it chose."""
+    return f"{config.get('policy', 'bytescheduler')} {label(config)}" if name == "auto" else label(config)
 
 
 def _ms(seconds: float) -> str:

@@ -61,11 +61,11 @@ def draw_rows(axes: Axes, outcome: dict[str, Any]) -> None:
         axes.errorbar(step, place, xerr=[[step - low], [high - step]], color="black", lw=0.7, capsize=1.5)
         axes.plot([bound, bound], [place - 0.42, place + 0.42], color="#d55e00", lw=1.4)
         axes.text(high, place, f" {row['speedup_over_ddp']:.2f}x", va="center", fontsize=6)
-    axes.set_yticks(
-        range(len(rows)),
-        [f"{row['scheduler']}, {NAMES[row['architecture']]}, {row['wire_dtype'] or 'fp32'}" for row in rows],
-        fontsize=5.8,
-    )
+    kinds = [f"{NAMES[row['architecture']]}, {row['wire_dtype'] or 'fp32'}" for row in rows]
+    names = [row["scheduler"] for row in rows]
+    if len(set(kinds)) > 1:
+        names = [f"{name}, {kind}" for name, kind in zip(names, kinds, strict=True)]
+    axes.set_yticks(range(len(rows)), names, fontsize=5.8)
     axes.invert_yaxis()
     axes.margins(x=0.22)
     axes.spines[["top", "right"]].set_visible(False)

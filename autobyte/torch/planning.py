@@ -36,8 +36,8 @@ def _default(policy: str, *, workers: int, servers: bool) -> Config:
     default = POLICIES[policy]().space(Job(_ANY, Cluster(workers, workers if servers else 0))).default
     if policy != "usbyte":
         return default
-    # gloo's all-reduces share the wire: a sequence keeps its order if little is in flight. A fused message is packed
-    # before it leaves, and unpacked when it is back: pieces of 1 MiB were faster on three of four models
+    # gloo's all-reduces share the wire: a sequence keeps its order if little is in flight. The wire is idle while a
+    # fused message is packed and unpacked: pieces of 1 MiB were faster on all four models of docs/benchmarks.md
     return replace(default, partition_bytes=MIB, credit_bytes=min(default.credit_bytes, MIB))
 
 
