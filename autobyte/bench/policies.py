@@ -26,14 +26,13 @@ FOUND = 2  # of them that are measured
 STEADY = ((MIB, MIB), (MIB, 2 * MIB))  # partition and credit, of any policy that has them
 
 
-def tuned(cell: Cell, name: str, costs: EngineCosts, *, found: int = FOUND) -> list[Config]:
+def tuned(cell: Cell, name: str, costs: EngineCosts) -> list[Config]:
     """What to measure of a policy: what training begins with, `STEADY`, and what is best by simulation.
 
     Args:
         cell: what it runs on.
         name: of the policy, maybe with knobs.
         costs: of the engine; they are the only thing that is known of it.
-        found: configs that simulation may add.
     """
     job = costs.price(cell.job(servers=False, wire_dtype=None))
     space = Entrant(name).space(job)
@@ -45,7 +44,7 @@ def tuned(cell: Cell, name: str, costs: EngineCosts, *, found: int = FOUND) -> l
     configs = list(dict.fromkeys(space.at(point.tolist()) for point in drawn)) or known
     land = survey(job, configs, effects=costs.effects)
     ranked = [configs[index] for index in np.argsort(land.step_s, kind="stable")]
-    return list(dict.fromkeys([*known, *ranked[:found]]))
+    return list(dict.fromkeys([*known, *ranked[:FOUND]]))
 
 
 def compared(

@@ -37,10 +37,8 @@ PROVEN = tuple(
 )
 GLOO = Effects(sharing=8)  # how its all-reduces travel: as many at a time as the engine has threads
 DEFAULTS = ("usbyte", "mgwfbp", "horovod", "megatron", "wfbp", "tictac", "p3", "fifo")  # these are tried as they come
-SIZED, SIZES = (
-    ("horovod", "megatron", "p3"),
-    (MIB, 4 * MIB, 16 * MIB, 64 * MIB),
-)  # and these with blocks of such sizes
+SIZED = ("horovod", "megatron", "p3")  # and these with blocks of such sizes
+SIZES = (MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 #: Fusion thresholds of DeAR, which servers cannot run.
 HALVED = tuple(Config(size, size, "dear") for size in (4 * MIB, 25 * MIB, 100 * MIB))
 

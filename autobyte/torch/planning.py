@@ -37,7 +37,7 @@ def _default(policy: str, *, workers: int, servers: bool) -> Config:
     if policy != "usbyte":
         return default
     # gloo's all-reduces share the wire: a sequence keeps its order if little is in flight. The wire is idle while a
-    # fused message is packed and unpacked: pieces of 1 MiB were faster on all four models of docs/benchmarks.md
+    # fused message is packed and unpacked: pieces of 1 MiB were faster on all models in docs/benchmarks.md
     return replace(default, partition_bytes=MIB, credit_bytes=min(default.credit_bytes, MIB))
 
 

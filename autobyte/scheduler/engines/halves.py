@@ -42,7 +42,7 @@ class Halves(Engine):
     ) -> None:
         self._buffers = buffers
         self._rank = rank
-        self._ranks = list(ranks)
+        self._places = {rank: place for place, rank in enumerate(ranks)}
         self._connections = connections
         self._peers = [peer for peer, role in connections if role == "server"]
         self._under_way: dict[int, tuple[Block, Tensor, Sent, Done]] = {}
@@ -103,7 +103,7 @@ class Halves(Engine):
         self._loop.flush(connection)
 
     def _share(self, travelling: Tensor, rank: int) -> Tensor:
-        numel, place, size = travelling.numel(), self._ranks.index(rank), len(self._ranks)
+        numel, place, size = travelling.numel(), self._places[rank], len(self._places)
         return travelling[numel * place // size : numel * (place + 1) // size]
 
     def _place(self, connection: Connection, head: Head) -> memoryview:
@@ -140,18 +140,18 @@ class Halves(Engine):
         """A rank's part of this rank's share is in; with the last one, the reduce-scatter is over."""
         parts = self._parts[step, index]
         parts[rank] = part
-        if len(parts) < len(self._ranks) or index not in self._under_way:
+        if len(parts) < len(self._places) or index not in self._under_way:
             return
         del self._parts[step, index]
         block, _travelling, sent, done = self._under_way[index]
-        self._reduced[block.segments] = _sum([parts[rank] for rank in self._ranks])
+        self._reduced[block.segments] = _sum([parts[rank] for rank in self._places])
         del self._under_way[index]
         sent(block)
         done(block, None)
 
     def _finish_gather(self, index: int) -> None:
         shares = self._shares[index]
-        if len(shares) < len(self._ranks) or index not in self._under_way:
+        if len(shares) < len(self._places) or index not in self._under_way:
             return
         del self._shares[index]
         block, _travelling, sent, done = self._under_way[index]
