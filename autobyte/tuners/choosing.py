@@ -15,7 +15,8 @@ from autobyte.tuners.twin_process import Process
 BLIND = Process(common=3.0, regime=0.3, block=0.3, flight=0.3)  # of log(measured), where nothing can be predicted
 NOISE = 0.004  # of a step time at least: a predictor's own roughness
 MOST = 30  # windows that were ever judged: what a trial may cost is bounded, however long training lasts
-EARLY = 3  # windows at first in which a trial is expected to pay off for one window at least
+AHEAD = 2.0  # windows for which a trial is expected to pay off, at least
+OCTAVES = 2.0  # by how much the bytes in flight may grow at once, beyond any that ran
 LASTS = 3  # what has lasted n windows is expected to last n / 3 more: so long may a trial pay off
 
 
@@ -24,6 +25,19 @@ def every(space: Space) -> list[Config]:
     ends = [dict(zip(space.knobs, values, strict=True)) for values in product(*space.knobs.values())]
     grid = [replace(config, knobs={**config.knobs, **values}) for config in space.grid() for values in ends]
     return list(dict.fromkeys([space.default, *(config for config in grid if config in space)]))
+
+
+def beyond(flight: Floats, seen: float) -> Floats:
+    """How far windows are in what nobody has seen, from 0, nearly seen, to 1, an octave and more; shape [configs].
+
+    Networks may collapse under large windows, and nothing in a small one tells.
+
+    Args:
+        flight: log2 of the bytes in flight.
+        seen: the largest that ran.
+    """
+    far: Floats = np.clip(flight - seen - 0.3, 0.0, 1.0)
+    return far
 
 
 def worth(mean: Floats, deviation: Floats, *, lasted: int) -> Floats:
@@ -37,7 +51,7 @@ def worth(mean: Floats, deviation: Floats, *, lasted: int) -> Floats:
     likely = np.isfinite(mean)
     best = float(mean.min())
     gap = np.where(likely, mean, best) - best
-    ahead = max(1.0, min(lasted, MOST) / LASTS) if lasted > EARLY else 1.0
+    ahead = max(AHEAD, min(lasted, MOST) / LASTS)
     return np.where(likely, ahead * _improvement(gap, deviation) - gap, -np.inf)
 
 

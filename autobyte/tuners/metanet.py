@@ -26,7 +26,7 @@ from autobyte.nets.adaptation import Adaptation, Lesson
 from autobyte.nets.metanet import Array
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
-from autobyte.tuners.choosing import LASTS, NOISE, choice, every, measured_alone, worth
+from autobyte.tuners.choosing import LASTS, NOISE, OCTAVES, beyond, choice, every, measured_alone, worth
 from autobyte.tuners.trigger import OURS, PAPER, Backoff, Misses
 from autobyte.tuners.twin_process import Process
 from autobyte.units import format_bytes
@@ -165,8 +165,11 @@ class Metanet(Tuner):
         if not self._memory.windows:
             return measured_alone(self._model, self._unseen, self._candidates)
         residual, variance = self._memory.residual(self._net, self._candidates, process=self._doubt.process)
-        mean = self._net.log_s(self._net.asked(self._candidates)) + residual
-        return mean + CAUTION * self._memory.beyond(self._net.state, self._candidates), np.sqrt(variance)
+        mean, deviation = self._net.log_s(self._net.asked(self._candidates)) + residual, np.sqrt(variance)
+        flight, most = self._memory.flight(self._net.state, self._candidates)
+        mean += CAUTION * np.maximum(flight - most, 0.0) + beyond(flight, most) * deviation
+        mean[flight > most + OCTAVES] = np.inf
+        return mean, deviation
 
 
 class _Network:
@@ -260,7 +263,10 @@ class _Window:
 
 
 class _Doubt:
-    """How far from config to config the network may be wrong: as far as it was, beyond noise."""
+    """How far from config to config the network may be wrong: as it was, beyond noise, and no further than usual.
+
+    A job that never rests makes every prediction wrong; put down to the network, that led to trials at random.
+    """
 
     def __init__(self) -> None:
         self._surprises: deque[float] = deque(maxlen=TRIALS)
@@ -271,8 +277,8 @@ class _Doubt:
 
     @property
     def process(self) -> Process:
-        """RESIDUAL, narrower or wider."""
-        factor = math.sqrt((PRIOR + math.fsum(self._surprises)) / (PRIOR + len(self._surprises)))
+        """RESIDUAL, or a narrower one."""
+        factor = min(1.0, math.sqrt((PRIOR + math.fsum(self._surprises)) / (PRIOR + len(self._surprises))))
         return replace(RESIDUAL, block=factor * RESIDUAL.block, flight=factor * RESIDUAL.flight)
 
 
@@ -342,11 +348,9 @@ class _Memory:
         mean, variance = process.posterior(rows, took - predicted, noise, at=self._rows(net.state, configs))
         return mean, np.minimum(variance, process.local**2)
 
-    def beyond(self, state: State, configs: Sequence[Config]) -> Floats:
-        """By how many octaves configs let more bytes into flight than any that ran; shape [configs]."""
-        most = max(window.row[3] for window in self.windows)
-        octaves: Floats = np.maximum(self._rows(state, configs)[:, 3] - most, 0.0)
-        return octaves
+    def flight(self, state: State, configs: Sequence[Config]) -> tuple[Floats, float]:
+        """Log2 of the bytes that configs let into flight, shape [configs]; of the most that ran."""
+        return self._rows(state, configs)[:, 3], max(float(window.row[3]) for window in self.windows)
 
     def _rows(self, state: State, configs: Sequence[Config]) -> Floats:
         """Configs as the process takes them, if they ran now; shape [configs, 4]."""

@@ -13,7 +13,7 @@ from autobyte.config import Config, Space
 from autobyte.job import Floats, Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
-from autobyte.tuners.choosing import LASTS, NOISE, choice, every, measured_alone, worth
+from autobyte.tuners.choosing import LASTS, NOISE, OCTAVES, beyond, choice, every, measured_alone, worth
 from autobyte.tuners.trigger import OURS, Backoff, Misses
 from autobyte.tuners.twin_calibration import Calibration, JobState, Load, Window, broken
 from autobyte.tuners.twin_process import Process
@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 
 STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
 BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
-OCTAVES = 2.0  # by how much the bytes in flight may grow at once
 CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
 
 
@@ -129,10 +128,11 @@ class Twin(Tuner):
         pace = exposed * np.sqrt(np.minimum(variance, 0.3**2))
         mean = np.where(likely, np.log(np.where(likely, simulated_s, 1.0)) + residual, np.inf)
         seen = max(window.row[3] for window in calibration.windows if window.row[0] == calibration.regime)
-        mean += np.clip(rows[:, 3] - seen - 0.3, 0.0, 1.0) * pace  # more in flight than ever: expect the worse
+        far = beyond(rows[:, 3], seen)
+        mean += far * pace  # more in flight than ever: expect the worse, for it makes no link faster
         most = max(window.row[3] for window in calibration.windows)
         mean[rows[:, 3] > most + OCTAVES] = np.inf
-        return mean, np.sqrt(pace**2 + np.minimum(doubt, self._steps().local ** 2))
+        return mean, np.sqrt(((1 - far) * pace) ** 2 + np.minimum(doubt, self._steps().local ** 2))
 
     def _wire_s(self, state: JobState, stretch: Floats) -> Floats:
         """Time that the busiest link needs in a step under each candidate (s): none is faster."""

@@ -14,8 +14,10 @@ from autobyte.tuners.twin_process import Process
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
 OVERHEAD_SPREAD = 0.8  # of its logarithm, before anything is known
-LINKS = [  # of log(seconds per byte): links that mind the block, the window in flight, both or neither; all as likely
-    Process(regime=3.0, drift=0.03, block=block, flight=flight) for block in (0.02, 0.15) for flight in (0.02, 0.3)
+LINKS = [  # of log(seconds per byte): links that mind the block or not, the bytes in flight or not, or crowd
+    Process(regime=3.0, drift=0.03, block=block, flight=flight, crowding=crowding)
+    for block in (0.02, 0.15)
+    for flight, crowding in ((0.02, (0.0, 0.0)), (0.2, (0.0, 0.0)), (0.2, (0.4, 0.2)))
 ]
 LINK_NOISE = 0.01
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
@@ -224,7 +226,8 @@ class Calibration:
         weights = np.empty((len(LINKS), len(OVERHEADS)))
         for index, process in enumerate(LINKS):
             covariance = process.covariance(rows, rows) + LINK_NOISE**2 * np.eye(len(rows))
-            misfit = (paces * np.linalg.solve(covariance, paces.T).T).sum(axis=1)
+            beyond = paces - process.expected(rows)
+            misfit = (beyond * np.linalg.solve(covariance, beyond.T).T).sum(axis=1)
             weights[index] = -0.5 * (misfit + np.linalg.slogdet(covariance)[1])
         weights -= 0.5 * (np.log(OVERHEADS) / OVERHEAD_SPREAD) ** 2
         possible = (parts > LEAST).all(axis=1)

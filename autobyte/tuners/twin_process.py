@@ -10,10 +10,12 @@ import numpy as np
 
 from autobyte.job import Floats
 
+KNEE = 26.0  # log2 of the bytes in flight at which links that crowd begin to, about
+
 
 @dataclass(frozen=True)
 class Process:
-    """Standard deviations of independent parts that add up.
+    """Standard deviations of independent parts that add up, and what is expected before anything was seen.
 
     A row is (regime, window, log2 of the block, log2 of the window of bytes in flight): a *regime* is a time in which
     nothing but the config changes.
@@ -25,6 +27,8 @@ class Process:
         block: a smooth function of the block, whatever the regime.
         flight: a smooth function of the window in flight, whatever the regime.
         octaves: how far apart configs must be for these to differ.
+        crowding: mean and deviation of the factor before log(1 + window in flight / 64 MiB): what links that crowd
+            need longer.
     """
 
     common: float = 0.0
@@ -33,6 +37,7 @@ class Process:
     block: float = 0.0
     flight: float = 0.0
     octaves: float = 4.0
+    crowding: tuple[float, float] = (0.0, 0.0)
 
     @property
     def local(self) -> float:
@@ -48,13 +53,26 @@ class Process:
             self.common**2
             + same * (self.regime**2 + self.drift**2 * np.exp(-apart / 4))
             + np.exp(-square / 2) @ np.array([self.block**2, self.flight**2])
+            + self.crowding[1] ** 2 * np.outer(_crowd(one), _crowd(other))
         )
         return covariance
+
+    def expected(self, rows: Floats) -> Floats:
+        """Mean at rows before anything was seen, shape [len(rows)]."""
+        mean: Floats = self.crowding[0] * _crowd(rows)
+        return mean
 
     def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
         """Mean and variance at other rows, after values with independent noise were seen; shape [len(at)] each."""
         seen = self.covariance(rows, rows) + np.diag(noise**2)
         across = self.covariance(at, rows)
-        solved = np.linalg.solve(seen, np.column_stack([values, across.T]))
-        alone = self.common**2 + self.regime**2 + self.drift**2 + self.local**2
-        return across @ solved[:, 0], np.maximum(alone - (across * solved[:, 1:].T).sum(axis=1), 0.0)
+        solved = np.linalg.solve(seen, np.column_stack([values - self.expected(rows), across.T]))
+        alone = self.common**2 + self.regime**2 + self.drift**2 + self.local**2 + (self.crowding[1] * _crowd(at)) ** 2
+        mean = self.expected(at) + across @ solved[:, 0]
+        return mean, np.maximum(alone - (across * solved[:, 1:].T).sum(axis=1), 0.0)
+
+
+def _crowd(rows: Floats) -> Floats:
+    """What crowding grows with: nothing while little is in flight, then every octave; shape [len(rows)]."""
+    crowd: Floats = np.log1p(np.exp2(rows[:, 3] - KNEE))
+    return crowd

@@ -20,6 +20,7 @@ from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.tuners.twin import Twin
 from autobyte.tuners.twin_calibration import JobState, broken
+from autobyte.tuners.twin_process import Process
 from autobyte.tuning import WARMUP, WINDOW, tune
 
 SPACE = Space()
@@ -55,6 +56,18 @@ def regrets(
     return found
 
 
+def test_that_links_crowd_is_expected_and_can_be_unlearned() -> None:
+    """Of log(seconds per byte), beside 16 MiB in flight: more is expected at 128 MiB, until that was tried."""
+    crowds = Process(regime=3.0, flight=0.02, crowding=(0.4, 0.2))
+    rows = np.array([[0.0, k, 20.0, math.log2(mib << 20)] for k, mib in enumerate((16, 128))])
+    mean, variance = crowds.posterior(rows[:1], np.zeros(1), np.full(1, 0.01), at=rows)
+    assert mean[0] == pytest.approx(0.0, abs=1e-3)
+    assert mean[1] == pytest.approx(0.4 * math.log((1 + 128 / 64) / (1 + 16 / 64)), abs=0.02)
+    assert variance[1] > 10 * variance[0]
+    tried, _ = crowds.posterior(rows, np.zeros(2), np.full(2, 0.01), at=rows)
+    assert abs(tried[1]) < 0.02
+
+
 @pytest.mark.parametrize("architecture", ["ps", "allreduce"])
 @pytest.mark.parametrize("model", ["vgg16", "gpt2", "densenet121"])
 def test_where_its_model_is_right_the_first_decision_is_the_best(model: str, architecture: str) -> None:
@@ -86,7 +99,8 @@ def test_it_sees_a_change_of_bandwidth_in_the_window_after() -> None:
     job = make_job("resnet50", gbit=25.0, architecture="allreduce")
     scenario = Scenario("3 Gbit/s", (Change(at=40, up=3 * GBIT, down=3 * GBIT),))
     found = regrets(job, scenario=scenario, windows=7)
-    assert max(found[:3]) <= 0.01
+    assert found[0] <= 0.02  # links may crowd, for all that is known then
+    assert max(found[1:3]) <= 0.01
     assert found[4] <= 0.02  # found[3] is judged in the new state, of which no window has told; this may be a trial
     assert max(found[5:]) <= 0.01
 
@@ -106,7 +120,7 @@ def test_on_a_flat_noisy_landscape_it_rests() -> None:
         world = World(job, effects=Effects(jitter=0.1), seed=seed)
         configs = [decision.config for decision in tune(make_twin(job), world, SPACE, budget=60)]
         changes.append(sum(a != b for a, b in pairwise(configs[10:])))
-    assert np.median(changes) <= 2
+    assert np.median(changes) <= 3  # of 50
 
 
 def test_what_it_remembers_of_a_window_is_of_that_window() -> None:
