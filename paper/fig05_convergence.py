@@ -26,7 +26,7 @@ STARTS = ["2,2", "8,3"]
 WINDOWS = 10
 SEEDS = 5
 TUNERS = ("random", "bayesian", "descent", "twin", "metanet-published", "metanet")
-DRAWN = "metanet"
+DRAWN = "twin"
 
 parser = sheet.options(__doc__, testbed=True)
 parser.add_argument("--start", action="append", metavar="P,C", help="MB and multiple; replaces trial 0")

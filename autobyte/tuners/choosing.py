@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from autobyte.config import Config, Space
+from autobyte.config import BYTESCHEDULER_DEFAULT, Config, Space
 from autobyte.job import Floats, Model
 from autobyte.tuners.twin_calibration import Load, place
 from autobyte.tuners.twin_process import Process
@@ -17,6 +17,7 @@ NOISE = 0.004  # of a step time at least: a predictor's own roughness
 MOST = 30  # windows that were ever judged: what a trial may cost is bounded, however long training lasts
 AHEAD = 2.0  # windows for which a trial is expected to pay off, at least
 OCTAVES = 2.0  # by how much the bytes in flight may grow at once, beyond any that ran
+USUAL = math.log2(BYTESCHEDULER_DEFAULT.credit_bytes)  # bytes in flight up to which nobody expects links to collapse
 LASTS = 3  # what has lasted n windows is expected to last n / 3 more: so long may a trial pay off
 
 
@@ -30,13 +31,13 @@ def every(space: Space) -> list[Config]:
 def beyond(flight: Floats, seen: float) -> Floats:
     """How far windows are in what nobody has seen, from 0, nearly seen, to 1, an octave and more; shape [configs].
 
-    Networks may collapse under large windows, and nothing in a small one tells.
+    Networks may collapse under large windows, and nothing in a small one tells. What is usual counts as seen.
 
     Args:
         flight: log2 of the bytes in flight.
         seen: the largest that ran.
     """
-    far: Floats = np.clip(flight - seen - 0.3, 0.0, 1.0)
+    far: Floats = np.clip(flight - max(seen, USUAL) - 0.3, 0.0, 1.0)
     return far
 
 

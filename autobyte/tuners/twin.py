@@ -13,7 +13,7 @@ from autobyte.config import Config, Space
 from autobyte.job import Floats, Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
-from autobyte.tuners.choosing import LASTS, NOISE, OCTAVES, beyond, choice, every, measured_alone, worth
+from autobyte.tuners.choosing import AHEAD, LASTS, NOISE, OCTAVES, beyond, choice, every, measured_alone, worth
 from autobyte.tuners.trigger import OURS, Backoff, Misses
 from autobyte.tuners.twin_calibration import Calibration, JobState, Load, Window, broken
 from autobyte.tuners.twin_process import Process
@@ -129,10 +129,12 @@ class Twin(Tuner):
         mean = np.where(likely, np.log(np.where(likely, simulated_s, 1.0)) + residual, np.inf)
         seen = max(window.row[3] for window in calibration.windows if window.row[0] == calibration.regime)
         far = beyond(rows[:, 3], seen)
-        mean += far * pace  # more in flight than ever: expect the worse, for it makes no link faster
+        mean += far * pace  # more in flight than ever: expect the worse
+        if self._lasted < AHEAD * LASTS:
+            pace = (1 - far) * pace  # and hope for nothing while a collapse would cost more than is left to be won
         most = max(window.row[3] for window in calibration.windows)
         mean[rows[:, 3] > most + OCTAVES] = np.inf
-        return mean, np.sqrt(((1 - far) * pace) ** 2 + np.minimum(doubt, self._steps().local ** 2))
+        return mean, np.sqrt(pace**2 + np.minimum(doubt, self._steps().local ** 2))
 
     def _wire_s(self, state: JobState, stretch: Floats) -> Floats:
         """Time that the busiest link needs in a step under each candidate (s): none is faster."""
