@@ -19,7 +19,7 @@ from autobyte.job import Cluster
 from autobyte.prediction import Simulated
 from autobyte.simulator.landscape import least_s
 from autobyte.simulator.world import World
-from autobyte.tuners.twin_calibration import JobState, Window, place
+from autobyte.tuners.twin_calibration import LINKS, JobState, Window, place
 from autobyte.tuners.twin_process import KNEE
 from autobyte.units import MIB
 
@@ -64,7 +64,7 @@ def main() -> None:
     crowd = {flight: np.log1p(flight * MIB / 2**KNEE) for flight in FLIGHTS}
     for flight in FLIGHTS:
         values = [world[flight] for world in found if flight in world]
-        expected = 0.4 / 3 * (crowd[flight] - crowd[16])  # every third link crowds
+        expected = np.mean([process.crowding[0] for process in LINKS]) * (crowd[flight] - crowd[16])
         numbers = (np.mean(values), np.std(values), expected)
         table.add_row(str(flight), str(len(values)), *(f"{number:+.3f}" for number in numbers))
     Console().print(table)

@@ -7,7 +7,7 @@
     python tools/judge_tuners.py tables        # reads them, writes the tables of docs/tuners.md
 
 A row is one tuner in one world, written as it comes: a run that was stopped goes on, and `--tuners` adds others
-later. Worlds have second-order effects that no tuner's model contains (`autobyte.comparison.worlds`).
+later. Worlds have second-order effects that no tuner is told of (`autobyte.comparison.worlds`).
 """
 
 import argparse

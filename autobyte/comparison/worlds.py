@@ -1,4 +1,4 @@
-"""Worlds to judge tuners in, drawn at random: jobs on clusters that do more than any tuner's model says."""
+"""Worlds to judge tuners in, drawn at random: jobs on clusters that do more than any tuner is told."""
 
 import math
 from dataclasses import dataclass

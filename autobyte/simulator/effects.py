@@ -1,6 +1,6 @@
 """Second-order effects: what real networks and workers do beyond the model of the design, each off by default.
 
-They make the worlds that tuners are judged in; a tuner's own model does not contain them.
+They make the worlds that tuners are judged in; no tuner is told of them.
 """
 
 import math
