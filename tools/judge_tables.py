@@ -65,6 +65,9 @@ def tables(data: Path) -> dict[str, str]:
         }
     if replay:
         made |= {"replay": lambda: _static(replay)}
+    if changing and (before := read(data / "judge_before.csv")):
+        once = [row for row in read(data / "judge_scenarios.csv") if row["tuner"] == "bayesian"]
+        made |= {"before": lambda: _scenarios([*once, *before])}
     if changing:
         made |= {"scenarios": lambda: _scenarios(changing), "recovery": lambda: _recovery(changing)}
     if decisions:

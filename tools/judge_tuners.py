@@ -2,6 +2,7 @@
 
     python tools/judge_tuners.py static        # 200 jobs in which nothing changes: judge_static.csv
     python tools/judge_tuners.py scenarios     # files of examples/scenarios, 20 seeds: judge_scenarios.csv
+    python tools/judge_tuners.py before        # the same, after a budget before them for all: judge_before.csv
     python tools/judge_tuners.py replay        # grids recorded on the testbed, 20 seeds: judge_replay.csv
     python tools/judge_tuners.py decisions     # CPU time of the twin's: judge_decisions.measured.csv
     python tools/judge_tuners.py tables        # reads them, writes the tables of docs/tuners.md
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -58,6 +59,7 @@ DEFAULTS = {
     "static": ALL,
     "replay": f"{ALL},grid",
     "scenarios": "default,bayesian-published,bayesian,bayesian@drift,optuna,descent,twin,metanet,metanet-published",
+    "before": "descent,twin,metanet,metanet-published",
 }
 BUDGET = 30
 EARLY = 3  # decisions after which the first verdict falls
@@ -174,10 +176,10 @@ def _constant(architecture: str, workers: int) -> Config:
     return config
 
 
-def scenario(name: str, seed: int, tuners: Sequence[str]) -> list[Row]:
+def scenario(name: str, seed: int, tuners: Sequence[str], before: str = "once") -> list[Row]:
     """Tuners in a scenario with the job that its file names, its changes a little later, in a world with effects.
 
-    A name that ends in `@drift` searches again after a change.
+    A name that ends in `@drift` searches again after a change. Those that search once have a budget before it, or all.
     """
     text = (SCENARIOS / f"{name}.toml").read_text()
     command = next(line for line in text.splitlines() if "autobyte compare" in line).split()
@@ -191,7 +193,7 @@ def scenario(name: str, seed: int, tuners: Sequence[str]) -> list[Row]:
     )
     effects = draw(2 * HELD_OUT + seed).effects
     changes = Scenario.load(SCENARIOS / f"{name}.toml").shifted(int(np.random.default_rng([11, seed]).integers(10)))
-    contest = Contest(job, ("default",), BUDGET, 1, Space(), changes, effects)
+    contest = Contest(job, ("default",), BUDGET, 1, Space(), changes, effects, before=before)
     runs = {each: _scenario_run(contest, each, seed) for each in tuners}
     constant = _constant(job.cluster.architecture, workers)
     tried = [d.config for run in runs.values() for d in (*run.before, *run.decisions)]
@@ -326,12 +328,14 @@ def run(path: Path, tasks: Sequence[Task], processes: int) -> None:
 
 def _tasks(what: str, tuners: Sequence[str], seeds: int, there: set[tuple[str, ...]]) -> Iterator[Task]:
     """What is missing, seed by seed: a run that is stopped early has something of everything."""
-    works: dict[str, Callable[..., list[Row]]] = {"static": still, "scenarios": scenario, "decisions": decided}
+    works: dict[str, Callable[..., list[Row]]] = {
+        "static": still, "scenarios": scenario, "before": partial(scenario, before="all"), "decisions": decided,
+    }  # fmt: skip
     files = sorted(path for path in SCENARIOS.glob("*.toml") if "autobyte compare" in path.read_text())
     places: dict[str, Any] = {path.stem: path.stem for path in files}
     if what == "replay":
         places = {_cell_name(place): number for number, (place, _) in enumerate(_cells())}
-    elif what != "scenarios":
+    elif what not in ("scenarios", "before"):
         places = {kind: kind for kind in KINDS}
     for seed in range(seeds):
         for name, place in places.items():
@@ -343,7 +347,7 @@ def _tasks(what: str, tuners: Sequence[str], seeds: int, there: set[tuple[str, .
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["static", "scenarios", "replay", "decisions", "tables"])
+    parser.add_argument("what", choices=["static", "scenarios", "before", "replay", "decisions", "tables"])
     parser.add_argument("--tuners", default="", help="names, with commas between")
     parser.add_argument("--seeds", type=int, default=0, help="40 of each kind of static worlds, 20 elsewhere")
     parser.add_argument("--processes", type=int, default=2)
@@ -356,11 +360,11 @@ def main() -> None:
     if strange := {name.split("@")[0] for name in known} - {*TUNERS.names(), "pruned", "exhaustive"}:
         parser.error(f"no such tuner: {', '.join(sorted(strange))} (known: {', '.join(TUNERS.names())})")
     path = DATA / (f"judge_{given.what}" + (".measured" * (given.what == "decisions")) + ".csv")
-    place = "scenario" if given.what == "scenarios" else "kind"
+    place = "scenario" if given.what in ("scenarios", "before") else "kind"
     there: set[tuple[str, ...]] = {(row[place], row["seed"], row["tuner"]) for row in judge_tables.read(path)}
     if given.what == "replay" and any(row.get("grid") != _grid() for row in judge_tables.read(path)):
         parser.error(f"{path} holds rows of another recording than {GRID}: remove it")
-    if given.what in ("static", "scenarios"):
+    if given.what in ("static", "scenarios", "before"):
         for architecture, workers in product(("allreduce", "ps"), (2, 4, 8, 5, 10)):
             _constant(architecture, workers)  # before there are several processes
     seeds = given.seeds or (40 if given.what == "static" else 20)

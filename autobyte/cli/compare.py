@@ -76,6 +76,10 @@ def compare(
         str,
         typer.Option("--retune", help="never, or on drift: tuners that search once do so before a scenario begins"),
     ] = "never",
+    before: Annotated[
+        str,
+        typer.Option("--before", help="who has the budget before a scenario begins: those that search once, or all"),
+    ] = "once",
     storage: Annotated[
         str | None,
         typer.Option("--storage", help="a URL such as sqlite:///studies.db, where optuna keeps its studies"),
@@ -111,7 +115,7 @@ def compare(
     )
     if policies is not None:
         theirs = {"--tuners": tuners != DEFAULTS, "--policy": policy != "bytescheduler", "--knob": bool(knob)}
-        theirs |= {"--retune": retune != "never", "--storage": storage is not None}
+        theirs |= {"--retune": retune != "never", "--before": before != "once", "--storage": storage is not None}
         if said := [option for option, value in theirs.items() if value]:
             raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {said[0]} out")
         if scenario is not None:
@@ -129,6 +133,7 @@ def compare(
         make_scenario(scenario),
         Effects(jitter=jitter),
         retune=retune,
+        before=before,
         storage=storage,
     )
     with TemporaryDirectory() as nowhere:

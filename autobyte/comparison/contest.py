@@ -19,6 +19,7 @@ from autobyte.tuners.fixed import Default
 from autobyte.tuning import WARMUP, WINDOW, Decision, make_tuner, tune
 
 RETUNE = ("never", "drift")
+BEFORE = ("once", "all")
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,13 @@ class Contest:
         switch_s: what a change of config costs in it (s).
         retune: where something changes, tuners that search once do so before it does, and their windows and cost are
             apart; then they "never" search again, or on "drift".
+        before: who has that budget before: tuners that search "once", or "all", so that those that live on begin
+            with what they have found, as one-shot ones do.
         storage: a URL, for tuners that keep what they find.
 
     Raises:
-        InputError: no tuner, an unknown one, one that is named twice, a count below 1, or an unknown way to retune.
+        InputError: no tuner, an unknown one, one that is named twice, a count below 1, an unknown way to retune, or
+            nobody of that name to search before.
     """
 
     job: Job
@@ -51,6 +55,7 @@ class Contest:
     effects: Effects = PLAIN
     switch_s: float = SWITCH_S
     retune: str = "never"
+    before: str = "once"
     storage: str | None = None
 
     def __post_init__(self) -> None:
@@ -59,6 +64,8 @@ class Contest:
                 raise InputError(f"{name} must be at least 1, got {value}")
         if self.retune not in RETUNE:
             raise unknown("way to retune", self.retune, RETUNE)
+        if self.before not in BEFORE:
+            raise unknown("tuners to search before", self.before, BEFORE)
         twice = [name for index, name in enumerate(self.tuners) if name in self.tuners[:index]]
         if twice:
             raise InputError(f"tuner '{twice[0]}' is named twice")
@@ -84,7 +91,11 @@ class Contest:
             "switch_s": self.switch_s,
             "window": WINDOW,
             "warmup": WARMUP,
-        } | ({} if self.retune == RETUNE[0] else {"retune": self.retune})
+        } | {key: value for key, value, usual in self._ways if value != usual}
+
+    @property
+    def _ways(self) -> tuple[tuple[str, str, str], ...]:
+        return ("retune", self.retune, RETUNE[0]), ("before", self.before, BEFORE[0])
 
 
 @dataclass(frozen=True)
@@ -126,13 +137,14 @@ def _run(contest: Contest, name: str, seed: int, results: Results, progress: Cal
 
     before: list[Decision] = []
     tuner, space = make(contest.space, 0), contest.space
-    if contest.scenario.changes and TUNERS[name].one_shot:
+    if contest.scenario.changes and (TUNERS[name].one_shot or contest.before == "all"):
         still = replace(contest, job=contest.world().job_at(0), scenario=STEADY)
         trainer = _Recorded(still.world(seed), results, f"{name}, before", seed)
         before = tune(tuner, trainer, space, budget=contest.budget, progress=lambda _: progress(name, seed, 0))
         space = replace(space, default=before[-1].config)
-        again = contest.retune == "drift"
-        tuner = Retuned(make, space) if again else Default(space, model=contest.job.model)
+        if TUNERS[name].one_shot:
+            again = contest.retune == "drift"
+            tuner = Retuned(make, space) if again else Default(space, model=contest.job.model)
     trainer = _Recorded(contest.world(seed), results, name, seed)
     decisions = tune(
         tuner, trainer, space, budget=contest.budget, progress=lambda _: progress(name, seed, trainer.number)

@@ -49,7 +49,8 @@ def ends(contest: Contest, truth: "Truth", constant: Config, seed: int) -> Ends:
         return Ends(start.job.samples / start.step_s[constant], best, best)
     windows = range(contest.budget)
     seen = [truth.at(max(0, window * WINDOW - 1)).best for window in windows]
-    seen[0] = contest.space.default  # like any tuner's first
+    if contest.before != "all":
+        seen[0] = contest.space.default  # like the first of a tuner that was not there before
     to_come = [_best_for(contest, truth, window) for window in windows]
     speeds = [_run(contest, truth, plan, seed) for plan in ([constant] * contest.budget, seen, to_come)]
     return Ends(*speeds)

@@ -56,6 +56,7 @@ def _options(run: Settings, tuners: list[str], seeds: int) -> Iterator[tuple[str
         ("--jitter", f"{run['effects']['jitter']!r}", "0.0"),
         ("--scenario", "SCENARIO.toml" if run["scenario"]["changes"] else "", ""),
         ("--retune", run.get("retune", "never"), "never"),
+        ("--before", run.get("before", "once"), "once"),
     ]
     yield from [(option, value) for option, value, default in rest if value != default]
     yield from [("--knob", f"{name}={value!r}") for name, value in run["space"]["default"]["knobs"].items()]

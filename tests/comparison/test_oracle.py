@@ -20,9 +20,9 @@ SLOWER = Scenario("a tenth", (Change(at=20, up="10%", down="10%"), Change(at=40,
 
 
 def contest(
-    scenario: Scenario = SLOWER, *, tuners: tuple[str, ...] = ("default",), budget: int = 6, retune: str = "never"
+    scenario: Scenario = SLOWER, *, tuners: tuple[str, ...] = ("default",), budget: int = 6, **ways: str
 ) -> Contest:
-    return Contest(JOB, tuners, budget, 1, SPACE, scenario, retune=retune)
+    return Contest(JOB, tuners, budget, 1, SPACE, scenario, **ways)  # type: ignore[arg-type]
 
 
 def judged(of: Contest, folder: Path) -> dict[str, dict[str, float]]:
@@ -83,6 +83,23 @@ def test_on_drift_it_searches_again(tmp_path: Path) -> None:
         contest(retune="drfit")
 
 
-def test_retune_is_part_of_what_a_run_is() -> None:
-    assert contest().to_json() != contest(retune="drift").to_json()
-    assert "retune" not in contest().to_json()
+def test_retune_and_before_are_part_of_what_a_run_is() -> None:
+    for ways in ({"retune": "drift"}, {"before": "all"}):
+        assert contest().to_json() | ways == contest(**ways).to_json()
+        assert contest().to_json().keys().isdisjoint(ways)
+
+
+def test_all_may_search_before_and_go_on_with_what_they_know(tmp_path: Path) -> None:
+    of = contest(tuners=("twin", "random"), before="all")
+    with Results.open(tmp_path / "results.sqlite", run=of.to_json()) as results:
+        twin, random = hold(of, results, progress=lambda *_: None)
+    assert len(twin.before) == len(random.before) == of.budget
+    assert twin.decisions[0].measurement.config == twin.before[-1].config != SPACE.default
+    with pytest.raises(InputError, match="unknown tuners to search before 'al'; did you mean 'all'"):
+        contest(before="al")
+
+
+def test_the_oracle_begins_as_all_do() -> None:
+    truth = Truth(contest(), [])
+    constant = truth.at(0).best
+    assert ends(contest(before="all"), truth, constant, 0).oracle > ends(contest(), truth, constant, 0).oracle
