@@ -1,7 +1,7 @@
 """Figure 8: three models at five bandwidths, parameter servers: the baseline, ByteScheduler, AutoByte.
 
     python paper/fig08_parameter_server.py              # 1 minute
-    python paper/fig08_parameter_server.py --testbed    # 75 minutes, Linux and root
+    python paper/fig08_parameter_server.py --testbed    # 70 minutes, Linux and root
 
 Simulated. Writes data/fig08_parameter_server.csv, data/fig08_parameter_server.measured.csv (tuners' own time) and
 figures/fig08_parameter_server.{pdf,png}.

@@ -1,7 +1,7 @@
 """Figure 9: three models at five bandwidths, ring all-reduce: the baseline, ByteScheduler, AutoByte.
 
     python paper/fig09_allreduce.py              # 1 minute
-    python paper/fig09_allreduce.py --testbed    # 75 minutes, Linux and root
+    python paper/fig09_allreduce.py --testbed    # 70 minutes, Linux and root
 
 Simulated. Writes data/fig09_allreduce.csv, data/fig09_allreduce.measured.csv (tuners' own time) and
 figures/fig09_allreduce.{pdf,png}.

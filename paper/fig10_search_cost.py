@@ -1,7 +1,7 @@
 """Figure 10: the cost of a search: iterations until within 3 % of the best, and training time lost on the way.
 
     python paper/fig10_search_cost.py              # 2 minutes
-    python paper/fig10_search_cost.py --testbed    # 70 minutes, Linux and root
+    python paper/fig10_search_cost.py --testbed    # 80 minutes, Linux and root
 
 Simulated, but for tuners' own time. Writes data/fig10_search_cost.csv, data/fig10_search_cost.measured.csv and
 figures/fig10_search_cost.{pdf,png}.

@@ -223,7 +223,7 @@ def _means(rows: list[dict[str, Any]]) -> list[float]:
 
 
 def changing(
-    name: str, scenario: Scenario, gbit: float, models: Sequence[str], tuners: Sequence[str], count: int,
+    name: str, scenario: Scenario, gbit: float, places: Sequence[Place], tuners: Sequence[str], count: int,
     options: Namespace,
 ) -> None:  # fmt: skip
     """Figure 6: BO tuned once on the links as they begin, then every method while they change."""
@@ -254,9 +254,7 @@ def changing(
             {"method": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, here)
         ]
 
-    architectures = list(jobs.ARCHITECTURES)[: 1 if options.quick else None]
-    places = [(engine, model) for engine in architectures for model in models[: 1 if options.quick else None]]
-    collect(name, places, ("architecture", "model"), work, options)
+    collect(name, places[: 1 if options.quick else None], ("architecture", "model"), work, options)
 
 
 def environments(name: str, engine: str, models: Sequence[str], tuners: Sequence[str], options: Namespace) -> None:

@@ -179,7 +179,7 @@ def _constant(architecture: str, workers: int) -> Config:
 def scenario(name: str, seed: int, tuners: Sequence[str], before: str = "once") -> list[Row]:
     """Tuners in a scenario with the job that its file names, its changes a little later, in a world with effects.
 
-    A name that ends in `@drift` searches again after a change. Those that search once have a budget before it, or all.
+    A name that ends in `@drift` searches again after a change. Who searches once has a budget before it, or all have.
     """
     text = (SCENARIOS / f"{name}.toml").read_text()
     command = next(line for line in text.splitlines() if "autobyte compare" in line).split()
