@@ -62,7 +62,7 @@ gap: .venv/test
 	$(BIN)/python tools/usbyte_table.py
 
 judge: .venv/test
-	for what in static scenarios replay decisions tables; do \
+	for what in static scenarios before replay decisions tables; do \
 		OMP_NUM_THREADS=1 $(BIN)/python tools/judge_tuners.py $$what || exit 1; \
 	done
 
