@@ -18,6 +18,12 @@
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 BIN := .venv/bin
 DEMO := out/demo
+# The same numbers on every CPU: one thread, kernels of BLAS and NumPy without AVX-512; a last digit makes another search
+SAME := OMP_NUM_THREADS=1
+ifeq ($(shell uname -m),x86_64)
+SAME += OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
+endif
+
 MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 
 .PHONY: setup demo test check format bench gap judge weights grid paper claims paper-testbed record shaped clean
@@ -63,7 +69,7 @@ gap: .venv/test
 
 judge: .venv/test
 	for what in static scenarios before replay decisions tables; do \
-		OMP_NUM_THREADS=1 $(BIN)/python tools/judge_tuners.py $$what || exit 1; \
+		$(SAME) $(BIN)/python tools/judge_tuners.py $$what || exit 1; \
 	done
 
 weights: .venv/setup
@@ -95,7 +101,7 @@ shaped: .venv/test
 paper: .venv/test
 	$(BIN)/python -m pytest tests/paper/test_paper_scripts.py
 	for script in paper/fig*.py paper/table*.py paper/usbyte*.py paper/claims.py; do \
-		OMP_NUM_THREADS=1 $(BIN)/python -W error $$script || exit 1; \
+		$(SAME) $(BIN)/python -W error $$script || exit 1; \
 	done
 
 claims: .venv/setup

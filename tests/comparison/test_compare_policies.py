@@ -109,6 +109,7 @@ def test_noise_is_in_the_world_and_not_in_the_verdict() -> None:
         ("ddp --scenario x.toml", "--policies compares steady jobs; leave --scenario out"),
         ("usbyte --knob fusion=0", "--policies tunes every policy's own knobs, with --tune-with; leave --knob out"),
         ("ddp --retune drift", "--policies tunes every policy's own knobs, with --tune-with; leave --retune out"),
+        ("ddp --before all", "--policies tunes every policy's own knobs, with --tune-with; leave --before out"),
         ("ddp,horovod --tune-with grid", "'grid' does not tune cycle_ms of 'horovod': take another tuner"),
         ("ddp --tune-with baysian", "unknown tuner 'baysian'"),
     ],

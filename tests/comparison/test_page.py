@@ -281,7 +281,8 @@ def again(text: str, tmp_path: Path) -> Contest:
     space = make_space(job, given.get("--policy", "bytescheduler"), knobs)
     tuners, budget, seeds = tuple(given["--tuners"].split(",")), int(given["--budget"]), int(given["--seeds"])
     effects = Effects(jitter=float(given.get("--jitter", 0)))
-    return Contest(job, tuners, budget, seeds, space, make_scenario(None), effects)
+    drift = {"retune": given.get("--retune", "never"), "before": given.get("--before", "once")}
+    return Contest(job, tuners, budget, seeds, space, make_scenario(None), effects, **drift)
 
 
 CLUSTERS = [
@@ -304,7 +305,7 @@ def test_the_command_makes_the_same_contest(cluster: Cluster, tmp_path: Path) ->
 def test_the_command_has_every_option(tmp_path: Path) -> None:
     job = make_job("alexnet", arch="ps", workers=2, bandwidth="3Gbit", accumulation=2, wire_dtype="float16")
     space = make_space(job, "bytescheduler", ["fusion=1"])
-    contest = Contest(job, ("random",), 7, 3, space, effects=Effects(jitter=0.09))
+    contest = Contest(job, ("random",), 7, 3, space, effects=Effects(jitter=0.09), retune="drift", before="all")
     command = repeat.command(contest.to_json(), tuners=["random"], seeds=3)
     assert again(command, tmp_path) == contest
 
