@@ -1,10 +1,10 @@
 # make demo   set up and run the main job: profile a real model, compare tuners on it
-# make test   the tests; those that need an idle machine are in make bench, those of the paper's scripts in make paper
+# make test   the tests; those that need an idle machine, and those of the paper's scripts, are in make bench
 # make check  format, lint, types, floors
-# make bench  the benchmarks alone, with their ratios
+# make bench  the benchmarks, with their ratios, and the tests of the paper's scripts
 # make setup  .venv with the pinned versions
 # make gap    usbyte against exhaustive search and against the others, on as many random jobs as its claims name
-# make paper  the figures and tables of the papers that are simulated, their numbers, the claims, and their tests: 8 minutes
+# make paper  the figures and tables of the papers that are simulated, their numbers, and the claims: 9 minutes
 # make claims paper/README.md alone, from the numbers that are there
 # make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links, cell by cell: root, about 5 hours
 # make record what the tests compare with, anew: look at the diff before you commit it
@@ -60,7 +60,7 @@ format: .venv/test
 	$(BIN)/ruff format .
 
 bench: .venv/test
-	$(BIN)/python -m pytest tests/benchmarks -s
+	$(BIN)/python -m pytest tests/benchmarks tests/paper/test_paper_scripts.py -s
 
 gap: .venv/test
 	$(BIN)/python paper/usbyte_peers.py
@@ -99,7 +99,6 @@ shaped: .venv/test
 	$(BIN)/python tools/shaped_tables.py
 
 paper: .venv/test
-	$(BIN)/python -m pytest tests/paper/test_paper_scripts.py
 	for script in paper/fig*.py paper/table*.py paper/usbyte*.py paper/claims.py; do \
 		$(SAME) $(BIN)/python -W error $$script || exit 1; \
 	done
