@@ -13,6 +13,7 @@ COUNTS = 0.05  # the part of the oracle's speed that the best constant must lack
 SURE = 2.0  # standard errors of a difference that are not noise
 NOTICEABLE = 0.01  # of the oracle's speed: BO that lacks less leaves no gap to share
 RESAMPLED = 2000
+BO, AS_PUBLISHED = "bayesian", "bayesian-published"  # tuned once before the start
 PAPER = {"bandwidth-10-3": "6.4 … 23 %", "jobs-joining": "8.8 … 19.2 %"}  # claimed gains over BO tuned once
 
 Row = dict[str, str]
@@ -66,7 +67,7 @@ def tables(data: Path) -> dict[str, str]:
     if replay:
         made |= {"replay": lambda: _static(replay)}
     if changing and (before := read(data / "judge_before.csv")):
-        once = [row for row in read(data / "judge_scenarios.csv") if row["tuner"] == "bayesian"]
+        once = [row for row in read(data / "judge_scenarios.csv") if row["tuner"] in (BO, AS_PUBLISHED)]
         made |= {"before": lambda: _scenarios([*once, *before])}
     if changing:
         made |= {"scenarios": lambda: _scenarios(changing), "recovery": lambda: _recovery(changing)}
@@ -206,33 +207,31 @@ def _safety(rows: Rows) -> str:
 
 
 def _scenarios(rows: Rows) -> str:
-    """Share of the gap from BO, tuned once before the start, to the oracle."""
-    tuners = [tuner for tuner in _by(rows, "tuner") if tuner != "bayesian"]
-    body, pooled = [], dict[str, list[float]]()
+    """Share of the gap from BO, tuned once before the start, to the oracle; of all worlds, from either BO."""
+    tuners = [tuner for tuner in _by(rows, "tuner") if tuner != BO]
+    body, everywhere = [], list[dict[str, Row]]()
     for name, here in _by(rows, "scenario").items():
         worlds = _worlds(here)
-        counting = {seed: world for seed, world in worlds.items() if _counts(world)}
-        cells = []
-        for tuner in tuners:
-            found = [share for world in counting.values() if (share := _share(world, tuner)) is not None]
-            pooled.setdefault(tuner, []).extend(found)
-            cells.append(_percent(found, 0))
-        both = [world for world in worlds.values() if {"twin", "bayesian"} <= world.keys()]
-        gain = [_speed(world["twin"]) / _speed(world["bayesian"]) - 1 for world in both]
+        everywhere += worlds.values()
+        counting = [world for world in worlds.values() if _counts(world)]
+        both = [world for world in worlds.values() if {"twin", BO} <= world.keys()]
+        gain = [_speed(world["twin"]) / _speed(world[BO]) - 1 for world in both]
         body.append(
             [
                 name,
                 _percent([_gap(world) for world in worlds.values()]),
                 f"{len(counting)} of {len(worlds)}",
-                _percent([_lack(world) for world in worlds.values() if "bayesian" in world]),
-                *cells,
+                _percent([_lack(world) for world in worlds.values() if BO in world]),
+                *(_percent(_shares(counting, tuner), 0) for tuner in tuners),
                 _percent(gain),
                 PAPER.get(name, ""),
             ]
         )
-    total = [_percent(pooled[tuner], 0) for tuner in tuners]
-    worlds_in_all, counted = len({(r["scenario"], r["seed"]) for r in rows}), max(map(len, pooled.values()))
-    body.append(["all that count", "", f"{counted} of {worlds_in_all}", "", *total, "", ""])
+    for once in (BO, AS_PUBLISHED):
+        counting = [world for world in everywhere if _counts(world, once)]
+        total = [_percent(_shares(counting, tuner, once), 0) if tuner != once else "–" for tuner in tuners]
+        head = f"all that count beside `{once}`"
+        body.append([head, "", f"{len(counting)} of {len(everywhere)}", "", *total, "", ""])
     gains = ["gain of `twin` over `bayesian` once", "claimed by the paper"]
     shares = [f"`{tuner}`" for tuner in tuners]
     head = ["scenario", "the best constant lacks", "counts in", "`bayesian` once lacks", *shares, *gains]
@@ -260,22 +259,19 @@ def _gap(world: dict[str, Row]) -> float:
     return 1 - float(row["constant"]) / float(row["oracle"])
 
 
-def _counts(world: dict[str, Row]) -> bool:
+def _counts(world: dict[str, Row], once: str = BO) -> bool:
     """Whether there is a gap to share: the best constant lacks 5 % of the oracle, and BO at least 1 %."""
-    return _gap(world) >= COUNTS and "bayesian" in world and _lack(world) >= NOTICEABLE
+    return _gap(world) >= COUNTS and once in world and _lack(world, once) >= NOTICEABLE
 
 
-def _lack(world: dict[str, Row]) -> float:
-    once = world["bayesian"]
-    return 1 - _speed(once) / float(once["oracle"])
+def _lack(world: dict[str, Row], once: str = BO) -> float:
+    return 1 - _speed(world[once]) / float(world[once]["oracle"])
 
 
-def _share(world: dict[str, Row], tuner: str) -> float | None:
-    """Of the gap from BO to the oracle, in a world that counts; None where the tuner was not judged."""
-    if tuner not in world:
-        return None
-    once, oracle = _speed(world["bayesian"]), float(world["bayesian"]["oracle"])
-    return (_speed(world[tuner]) - once) / (oracle - once)
+def _shares(worlds: Sequence[dict[str, Row]], tuner: str, once: str = BO) -> list[float]:
+    """Of the gap from BO to the oracle, in worlds that count and where the tuner was judged."""
+    ends = [(_speed(world[once]), float(world[once]["oracle"]), world[tuner]) for world in worlds if tuner in world]
+    return [(_speed(row) - below) / (above - below) for below, above, row in ends]
 
 
 def _recovery(rows: Rows) -> str:
