@@ -37,6 +37,7 @@ class Cell:
         rate: of every link in both directions, nominal (bytes/s).
         compute_s: forward and backward, emulated by sleeping (s).
         size_scale: numbers of elements are multiplied by this.
+        dilation: how many times longer all of it takes than what it stands for, on links so many times slower.
     """
 
     model: str
@@ -44,6 +45,12 @@ class Cell:
     rate: float
     compute_s: float
     size_scale: float
+    dilation: float = 1.0
+
+    @property
+    def stands_for(self) -> float:
+        """The rate that time dilation makes of the links' (bytes/s)."""
+        return self.rate * self.dilation
 
     @property
     def time_scale(self) -> float:
@@ -63,10 +70,12 @@ class Cell:
     def describe(self) -> str:
         """What is emulated, in one line."""
         model = self.scaled()
+        dilated = f", time dilated {self.dilation:g}x: stands for {self.compute_s / self.dilation:g} s on "
+        dilated += f"{self.stands_for * 8e-9:g} Gbit/s"
         return (
             f"emulated: {model.name} with sizes × {self.size_scale:g} ({model.parameters * 4 / 2**20:.1f} MiB of "
             f"gradients), compute of {self.compute_s:g} s by sleeping, {self.hosts} hosts in network namespaces, "
-            f"links shaped to {self.rate * 8e-9:g} Gbit/s"
+            f"links shaped to {self.rate * 8e-9:g} Gbit/s{dilated if self.dilation != 1 else ''}"
         )
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from autobyte.bench.bench import Cell
     from autobyte.simulator.calibrate import EngineCosts
 
+MOST_DILATION = 100
 AUTO_RATIO = 1.1  # wire time over compute that `--size-scale auto` aims at, on the fastest link
 
 
@@ -26,6 +27,9 @@ def bench(
         typer.Option("--size-scale", help=f"of the gradients; auto: wire = {AUTO_RATIO} × compute at the first rate"),
     ] = "auto",
     compute: Annotated[str, typer.Option("--compute", help="forward and backward, emulated by sleeping")] = "0.6s",
+    dilate: Annotated[
+        float, typer.Option("--dilate", help="compute × this on links ÷ this, for a machine too slow for --rate")
+    ] = 1.0,
     tuner: Annotated[str, typer.Option("--tuner", help="what finds the config of autobyte-tuned")] = "twin",
     windows: Annotated[int, typer.Option("--windows", help="of ten steps, for the tuner")] = 8,
     steps: Annotated[int, typer.Option("--steps", help="measured, of every scheduler in every repeat")] = 10,
@@ -73,16 +77,18 @@ def bench(
         raise InputError(f"gradients travel as fp32, bf16 or fp16, not as {unknown[0]}")
     if min(windows, steps, repeats) < 1:
         raise InputError("windows, steps and repeats must be at least 1")
+    if not 1 <= dilate <= MOST_DILATION:
+        raise InputError(f"dilate is a factor from 1 to {MOST_DILATION}, not {dilate:g}")
     compute_s = parse_seconds(compute, what="compute")
     names = [part.strip() for part in policies.split(",") if part.strip()]
     for name in names:
         Entrant(name)  # known?
-    known = _calibrated(calibration, hosts=hosts, rate=rates[0]) if names else None
+    known = _calibrated(calibration, hosts=hosts, rate=rates[0] / dilate) if names else None
     outcomes = []
     for name in model.split(","):
         scale = _scale(name, size_scale, hosts=hosts, rate=rates[0], compute_s=compute_s)
         for each in rates:
-            cell = Cell(name, hosts, each, compute_s, scale)
+            cell = Cell(name, hosts, each / dilate, compute_s * dilate, scale, dilate)
             settings: dict[str, Any] = {"steps": steps, "repeats": repeats}
             settings |= {"policies": names} if names else {"tuner": tuner, "windows": windows, "wire": wires}
             outcomes.append(_cell(cell, settings, known, out, real_time=real_time))
@@ -148,7 +154,8 @@ def _cell(
     from autobyte.cli.console import progress
     from autobyte.errors import FileError, InputError
 
-    name = f"{Path(cell.model).stem}-{cell.rate * 8e-6:g}Mbit"
+    name = f"{Path(cell.model).stem}-{cell.stands_for * 8e-6:g}Mbit"
+    name += f"-dilated{cell.dilation:g}" if cell.dilation != 1 else ""
     path = out / f"{name}.json" if out is not None else None
     if path is not None and path.exists():
         try:

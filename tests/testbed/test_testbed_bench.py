@@ -1,6 +1,7 @@
 """The bench: its arithmetic on rows made by hand, and one run through real sockets on shaped links."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from autobyte.bench.bench import BUCKETS_MIB, Cell, runs, table, to_json
 from autobyte.bench.plot import draw_bench
 from autobyte.bench.policies import STEADY, tuned
+from autobyte.bound import bound_s
 from autobyte.cli import app
 from autobyte.config import Config
 from autobyte.simulator.calibrate import EngineCosts
@@ -78,6 +80,7 @@ def test_the_picture_has_a_bar_for_every_row(tmp_path: Path) -> None:
         (["--size-scale", "big"], "a number like 0.1, or auto, not 'big'"),
         (["--size-scale", "0"], "above 0 and at most 1"),
         (["--steps", "0"], "must be at least 1"),
+        (["--dilate", "0.5"], "from 1 to 100, not 0.5"),
         (["--model", "vgg61"], "vgg16"),
         (["--tuner", "rondam"], "random"),
     ],
@@ -90,15 +93,25 @@ def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
     assert message in str(result.exception)
 
 
+def test_dilated_time_stands_for_faster_links() -> None:
+    dilated = replace(CELL, rate=CELL.rate / 4, compute_s=4 * CELL.compute_s, dilation=4.0)
+    bounds = [bound_s(cell.job(servers=False, wire_dtype=None)) for cell in (CELL, dilated)]
+    assert bounds[1] == pytest.approx(4 * bounds[0])
+    assert "shaped to 0.25 Gbit/s, time dilated 4x: stands for 0.6 s on 1 Gbit/s" in dilated.describe()
+
+
 @needs_namespaces
 def test_schedulers_side_by_side_on_real_links(tmp_path: Path) -> None:
-    asked = ["--hosts", "2", "--rate", "1Gbit", "--compute", "40ms", "--size-scale", "0.005", "--tuner", "default"]
+    asked = ["--hosts", "2", "--rate", "2Gbit", "--dilate", "2", "--compute", "20ms"]
+    asked += ["--size-scale", "0.005", "--tuner", "default"]
     asked += ["--windows", "1", "--steps", "3", "--repeats", "1", "--out", str(tmp_path), "--json"]
     first = CliRunner().invoke(app, ["bench", *asked], catch_exceptions=False)
     outcome = json.loads(first.stdout)
     schedulers = {(r["scheduler"], r["architecture"], r["wire_dtype"]) for r in outcome["rows"]}
     assert len(schedulers) == len(outcome["rows"]) == 13
-    assert "emulated" in outcome["emulated"]
+    assert outcome["cell"]["rate"] == 1.25e8
+    assert "stands for 0.02 s on 2 Gbit/s" in outcome["emulated"]
+    assert (tmp_path / "vgg16-2000Mbit-dilated2.json").exists()
     for row in outcome["rows"]:
         assert row["over_bound"] > 0.98
         assert row["step_s"] >= 0.04
