@@ -68,7 +68,7 @@ gap: .venv/test
 	$(BIN)/python tools/usbyte_table.py
 
 judge: .venv/test
-	for what in static scenarios before replay decisions tables; do \
+	for what in static fresh scenarios before replay decisions tables; do \
 		$(SAME) $(BIN)/python tools/judge_tuners.py $$what || exit 1; \
 	done
 

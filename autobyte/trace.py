@@ -138,6 +138,9 @@ class RuntimeStats:
         samples_per_s: V, every worker's own speed, shape [workers].
         servers: arc, how many parameter servers there are; 0 is all-reduce.
         wire_bytes: of gradient that travel in a step; 0: as many as the model has.
+
+    Raises:
+        InputError: shapes that do not go together.
     """
 
     forward_s: Floats
@@ -151,6 +154,13 @@ class RuntimeStats:
     def __post_init__(self) -> None:
         object.__setattr__(self, "servers", int(self.servers))
         object.__setattr__(self, "wire_bytes", int(self.wire_bytes))
+        times = np.shape(self.forward_s)
+        shapes = [np.shape(part) for part in (self.backward_s, self.up_bytes_per_s, self.down_bytes_per_s)]
+        shapes.append(np.shape(self.samples_per_s))
+        if len(times) != 2 or shapes != [times, times[:1], times[:1], times[:1]]:
+            raise InputError(
+                f"statistics are twice [workers, layers] and three times [workers], not {[times, *shapes]}"
+            )
 
 
 @dataclass(frozen=True)

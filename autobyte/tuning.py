@@ -116,7 +116,14 @@ class Tuning:
 
 
 def make_tuner(
-    name: str, space: Space, *, job: Job, seed: int = 0, budget: int | None = None, storage: str | None = None
+    name: str,
+    space: Space,
+    *,
+    job: Job,
+    seed: int = 0,
+    budget: int | None = None,
+    storage: str | None = None,
+    anew: str | None = None,
 ) -> Tuner:
     """Make a tuner by name, and give it what it needs.
 
@@ -127,6 +134,7 @@ def make_tuner(
         seed: of the tuner.
         budget: windows there will be; None if no end is known.
         storage: a URL, for tuners that keep what they find.
+        anew: the name under which they keep it there, in place of what an earlier run left; None: they go on.
 
     Raises:
         InputError: no such tuner, or it cannot be made.
@@ -137,8 +145,7 @@ def make_tuner(
         from autobyte.prediction import Simulated  # noqa: PLC0415, compiles: only for those who need it
 
         given["predictor"] = Simulated(job)
-    if "storage" in made.needs:
-        given["storage"] = storage
+    given |= {need: value for need, value in (("storage", storage), ("anew", anew)) if need in made.needs}
     try:
         return made(space, model=job.model, seed=seed, budget=budget, **given)
     except Exception as error:

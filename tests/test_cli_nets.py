@@ -57,6 +57,11 @@ def test_a_fit_is_written_with_provenance_and_scores(
     assert said["what"] == "simulated"
     assert said["dataset"]["order"]["environments"] == 4
     assert set(said["scores"]) == {"seen models", "unseen models"}
+    errors = [
+        tuple(part[key] for key in ("mape", "rank_correlation"))
+        for part in (said["validation"], *said["scores"].values())
+    ]
+    assert len(set(errors)) == 3  # each of its own windows
     assert {"torch", "numpy"} <= set(said["versions"])
     net, replay = stored.load(out)
     assert net.variant.name == "improved"

@@ -50,7 +50,7 @@ def make() -> tuple[Retuned, list[Search]]:
         made.append(Search(space, number))
         return made[-1]
 
-    return Retuned(search, SPACE), made
+    return Retuned(search, SPACE, budget=4), made
 
 
 def test_nothing_changes_nothing_is_searched() -> None:
@@ -73,6 +73,26 @@ def test_every_change_starts_another_from_what_is_known() -> None:
     retuned, made = make()
     drive(retuned, [{"step_s": s} for s in (1.0, 2.0, 0.5, 0.7, 0.5, 3.0)])
     assert [(search.space.default, search.number) for search in made] == [(START, 1), (A, 2)]
+
+
+def test_a_change_during_a_search_starts_another_and_what_was_measured_before_is_forgotten() -> None:
+    retuned, made = make()
+    for config, step_s in [(START, 1.0), (START, 2.0), (A, 0.1), (A, 5.0), (B, 3.0)]:
+        retuned.tell(window(config, step_s))
+    assert [search.told for search in made] == [[START, A], [A, B]]
+    assert [retuned.ask() for _ in range(3)] == [A, B, B]  # not A, whose 0.1 s are gone
+
+
+def test_a_search_that_never_rests_ends_with_its_budget() -> None:
+    retuned, made = make()
+    retuned.tell(window(START, 1.0))
+    retuned.tell(window(START, 2.0))
+    made[0].asks = [A] * 100
+    for step_s in (0.5, 0.5, 0.5):
+        assert retuned.ask() == A
+        retuned.tell(window(A, step_s))
+    assert retuned.ask() == A
+    assert len(made[0].asks) == 97
 
 
 def test_windows_of_different_configs_are_not_compared() -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jobs import make_model
 
@@ -17,7 +18,7 @@ from autobyte.job import Cluster, Job
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.tiling import cut, cut_and_fuse
 from autobyte.simulator.simulate import simulate
-from autobyte.trace import BlockSpan, Measurement, Span, Trace
+from autobyte.trace import BlockSpan, Measurement, RuntimeStats, Span, Trace
 
 MODEL = make_model(500_000, [], (200_000, 100, 0), 60_000, forward_s=0.002, backward_s=0.003)
 RING = Cluster(4, up_bytes_per_s=(1e8,), down_bytes_per_s=(1e8,))
@@ -221,3 +222,12 @@ def test_a_window_is_longer_than_its_warm_up(steps: tuple[float, ...], warmup: i
 def test_a_step_takes_a_finite_time(value: float) -> None:
     with pytest.raises(InputError, match=f"^step_s must be finite times of at least 0, got {value}$"):
         Measurement(Config(1, 1), 0, (1.0, value))
+
+
+@pytest.mark.parametrize("torn", ["forward_s", "backward_s", "up_bytes_per_s", "samples_per_s"])
+def test_statistics_whose_shapes_do_not_go_together_are_refused(torn: str) -> None:
+    parts = {"forward_s": np.ones((2, 3)), "backward_s": np.ones((2, 3))}
+    parts |= dict.fromkeys(("up_bytes_per_s", "down_bytes_per_s", "samples_per_s"), np.ones(2))
+    assert RuntimeStats(**parts).servers == 0
+    with pytest.raises(InputError, match=r"twice \[workers, layers\] and three times \[workers\], not \["):
+        RuntimeStats(**parts | {torn: parts[torn][1:]})

@@ -18,6 +18,7 @@ PAPER = {"bandwidth-10-3": "6.4 … 23 %", "jobs-joining": "8.8 … 19.2 %"}  # 
 
 Row = dict[str, str]
 Rows = list[Row]
+Sample = list[tuple[float, str]]  # values, each with what it shares with others: a seed, or a recorded cell
 
 
 def read(path: Path) -> Rows:
@@ -29,10 +30,14 @@ def read(path: Path) -> Rows:
 
 
 def append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add rows to a file; the first ones make it, with their names as its head."""
-    fresh = not path.exists()
+    """Add rows to a file; the first ones make it, with their names as its head, which others must have, too."""
+    fresh, head = not path.exists(), list(rows[0])
+    if not fresh:
+        with path.open(newline="", encoding="utf-8") as file:
+            head = next(csv.reader(file))
+        assert set(rows[0]) == set(head), f"{path} holds other columns: remove it, or make its rows with other code"
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, head, lineterminator="\n")
         if fresh:
             writer.writeheader()
         writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
@@ -64,6 +69,8 @@ def tables(data: Path) -> dict[str, str]:
             "kinds": lambda: _kinds(static),
             "safety": lambda: _safety(static),
         }
+    if fresh := read(data / "judge_fresh.csv"):
+        made |= {"fresh": lambda: _static(fresh)}
     if replay:
         made |= {"replay": lambda: _static(replay)}
     if changing and (before := read(data / "judge_before.csv")):
@@ -78,23 +85,34 @@ def tables(data: Path) -> dict[str, str]:
     return {name: make() for name, make in made.items()}
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median, and a 95 % interval of it by the percentile bootstrap."""
-    drawn = np.random.default_rng(5).choice(np.array(values), size=(RESAMPLED, len(values)))
-    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+def interval(sample: Sample) -> tuple[float, float, float]:
+    """The median, and a 95 % interval of it by the percentile bootstrap over what values share, not over values."""
+    sample = sorted(sample)
+    values, groups = np.array([value for value, _ in sample]), [group for _, group in sample]
+    names, index = np.unique(groups, return_inverse=True)
+    drawn = np.random.default_rng(5).multinomial(len(names), np.full(len(names), 1 / len(names)), size=RESAMPLED)
+    upto = drawn[:, index].cumsum(axis=1)  # so many of the drawn values are at most this one
+    half = upto[:, -1:] / 2
+    medians = (values[(upto >= half).argmax(axis=1)] + values[(upto > half).argmax(axis=1)]) / 2
+    low, high = np.percentile(medians, [2.5, 97.5])
     return float(np.median(values)), float(low), float(high)
 
 
-def _percent(values: Sequence[float], digits: int = 1) -> str:
-    if not values:
+def _percent(sample: Sample, digits: int = 1) -> str:
+    if not sample:
         return "–"
-    middle, low, high = (100 * value for value in interval(values))
+    middle, low, high = (100 * value for value in interval(sample))
     return f"{middle:.{digits}f} ({low:.{digits}f} … {high:.{digits}f}) %".replace("-", "−")
 
 
-def _number(values: Sequence[float]) -> str:
-    middle, low, high = interval(values)
+def _number(sample: Sample) -> str:
+    middle, low, high = interval(sample)
     return f"{middle:.0f} ({low:.0f} … {high:.0f})".replace("-", "−")
+
+
+def _shared(row: Row) -> str:
+    """What a row has in common with others: the seed of its effects and of the tuner, or the recorded cell."""
+    return row["kind"] if "recordings" in row else row["seed"]
 
 
 def _world(row: Row) -> tuple[str, str]:
@@ -114,15 +132,23 @@ def _regret(row: Row, which: str, best: dict[tuple[str, str], float]) -> float:
     return 1 - best[_world(row)] / float(row[which])
 
 
-def _closed(rows: Rows, which: str, best: dict[tuple[str, str], float]) -> list[float]:
+def _regrets(rows: Rows, which: str, best: dict[tuple[str, str], float]) -> Sample:
+    return [(_regret(row, which, best), _shared(row)) for row in rows]
+
+
+def _closed(rows: Rows, which: str, best: dict[tuple[str, str], float]) -> Sample:
     """Shares of the gap from the best constant to the oracle, of worlds in which it counts."""
     gaps = [(row, _regret(row, "constant_s", best)) for row in rows]
-    return [1 - _regret(row, which, best) / gap for row, gap in gaps if gap >= COUNTS]
+    return [(1 - _regret(row, which, best) / gap, _shared(row)) for row, gap in gaps if gap >= COUNTS]
 
 
-def _cost(rows: Rows, best: dict[tuple[str, str], float]) -> list[float]:
+def _cost(rows: Rows, best: dict[tuple[str, str], float]) -> Sample:
     """Search cost in steps of the best config; of windows with 10 steps, 30 each."""
-    return [float(row["spent_s"]) / best[_world(row)] - 300 for row in rows]
+    return [(float(row["spent_s"]) / best[_world(row)] - 300, _shared(row)) for row in rows]
+
+
+def _p90(sample: Sample) -> str:
+    return f"{100 * np.quantile([value for value, _ in sample], 0.9):.1f} %"
 
 
 def _cpu(rows: Rows) -> str:
@@ -146,7 +172,7 @@ def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
 def _static(rows: Rows) -> str:
     best, body = _bests(rows), []
     for tuner, mine in _by(rows, "tuner").items():
-        early, last = ([_regret(row, which, best) for row in mine] for which in ("early_s", "last_s"))
+        early, last = (_regrets(mine, which, best) for which in ("early_s", "last_s"))
         closed = [_closed(mine, which, best) for which in ("early_s", "last_s")]
         body.append(
             [
@@ -154,9 +180,9 @@ def _static(rows: Rows) -> str:
                 f"{len(closed[0])} of {len(mine)}",
                 *(_percent(shares, 0) for shares in closed),
                 _percent(early),
-                f"{100 * np.quantile(early, 0.9):.1f} %",
+                _p90(early),
                 _percent(last),
-                f"{100 * np.quantile(last, 0.9):.1f} %",
+                _p90(last),
                 _number(_cost(mine, best)),
                 _cpu(mine),
             ]
@@ -175,10 +201,9 @@ def _kinds(rows: Rows) -> str:
             cells = []
             for kind in kinds:
                 here = [row for row in mine if row["kind"] == kind]
-                regrets = [_regret(row, "early_s", best) for row in here]
                 if what == "regret":
-                    p90 = f"; p90 {100 * np.quantile(regrets, 0.9):.1f} %" if regrets else ""
-                    cells.append(_percent(regrets) + p90)
+                    regrets = _regrets(here, "early_s", best)
+                    cells.append(_percent(regrets) + (f"; p90 {_p90(regrets)}" if regrets else ""))
                 else:
                     cells.append(_percent(_closed(here, "early_s", best), 0))
             body.append([tuner, what, *cells])
@@ -199,7 +224,7 @@ def _safety(rows: Rows) -> str:
                 f"{int((slower > 0.01).sum())}",
                 f"{int((slower > 0.03).sum())}",
                 f"{100 * slower.max():.1f} %".replace("-", "−"),
-                _percent(faster.tolist()),
+                _percent(list(zip(faster.tolist(), map(_shared, mine), strict=True))),
             ]
         )
     head = ["tuner", "slower beyond noise", "by over 1 %", "by over 3 %", "at worst", "faster than the default"]
@@ -207,7 +232,10 @@ def _safety(rows: Rows) -> str:
 
 
 def _scenarios(rows: Rows) -> str:
-    """Share of the gap from BO, tuned once before the start, to the oracle; of all worlds, from either BO."""
+    """Share of the gap from BO, tuned once before the start, to the oracle; of all worlds, from either BO.
+
+    Where BO came within 1 % of the oracle, or beat it, a share says nothing; the pooled one has these worlds, too.
+    """
     tuners = [tuner for tuner in _by(rows, "tuner") if tuner != BO]
     body, everywhere = [], list[dict[str, Row]]()
     for name, here in _by(rows, "scenario").items():
@@ -215,13 +243,13 @@ def _scenarios(rows: Rows) -> str:
         everywhere += worlds.values()
         counting = [world for world in worlds.values() if _counts(world)]
         both = [world for world in worlds.values() if {"twin", BO} <= world.keys()]
-        gain = [_speed(world["twin"]) / _speed(world[BO]) - 1 for world in both]
+        gain = [(_speed(world["twin"]) / _speed(world[BO]) - 1, _seed(world)) for world in both]
         body.append(
             [
                 name,
-                _percent([_gap(world) for world in worlds.values()]),
+                _percent([(_gap(world), _seed(world)) for world in worlds.values()]),
                 f"{len(counting)} of {len(worlds)}",
-                _percent([_lack(world) for world in worlds.values() if BO in world]),
+                _percent([(_lack(world), _seed(world)) for world in worlds.values() if BO in world]),
                 *(_percent(_shares(counting, tuner), 0) for tuner in tuners),
                 _percent(gain),
                 PAPER.get(name, ""),
@@ -232,6 +260,10 @@ def _scenarios(rows: Rows) -> str:
         total = [_percent(_shares(counting, tuner, once), 0) if tuner != once else "–" for tuner in tuners]
         head = f"all that count beside `{once}`"
         body.append([head, "", f"{len(counting)} of {len(everywhere)}", "", *total, "", ""])
+        wide = [world for world in everywhere if _gap(world) >= COUNTS and once in world]
+        total = [_pooled(wide, tuner, once) if tuner != once else "–" for tuner in tuners]
+        head = f"pooled beside `{once}`, wherever the best constant lacks 5 %"
+        body.append([head, "", f"{len(wide)} of {len(everywhere)}", "", *total, "", ""])
     gains = ["gain of `twin` over `bayesian` once", "claimed by the paper"]
     shares = [f"`{tuner}`" for tuner in tuners]
     head = ["scenario", "the best constant lacks", "counts in", "`bayesian` once lacks", *shares, *gains]
@@ -268,26 +300,37 @@ def _lack(world: dict[str, Row], once: str = BO) -> float:
     return 1 - _speed(world[once]) / float(world[once]["oracle"])
 
 
-def _shares(worlds: Sequence[dict[str, Row]], tuner: str, once: str = BO) -> list[float]:
+def _seed(world: dict[str, Row]) -> str:
+    return next(iter(world.values()))["seed"]
+
+
+def _shares(worlds: Sequence[dict[str, Row]], tuner: str, once: str = BO) -> Sample:
     """Of the gap from BO to the oracle, in worlds that count and where the tuner was judged."""
     ends = [(_speed(world[once]), float(world[once]["oracle"]), world[tuner]) for world in worlds if tuner in world]
-    return [(_speed(row) - below) / (above - below) for below, above, row in ends]
+    return [((_speed(row) - below) / (above - below), row["seed"]) for below, above, row in ends]
+
+
+def _pooled(worlds: Sequence[dict[str, Row]], tuner: str, once: str) -> str:
+    """What a tuner gains on BO in all, of what the oracle gains in all, both in parts of the oracle's speed."""
+    there = [world for world in worlds if tuner in world]
+    gained = sum(_lack(world, once) - _lack(world, tuner) for world in there)
+    return f"{100 * gained / sum(_lack(world, once) for world in there):.0f} %".replace("-", "−") if there else "–"
 
 
 def _recovery(rows: Rows) -> str:
     """Iterations from a change until the regret is at most 3 % again, and what all of it cost."""
     body = []
     for tuner, mine in _by(rows, "tuner").items():
-        waits = [float(each) for row in mine for each in row["recovery"].split()]
-        before = [float(row["before_cost_s"]) / float(row["best_s"]) for row in mine]
+        waits = [(float(each), row["seed"]) for row in mine for each in row["recovery"].split()]
+        before = [(float(row["before_cost_s"]) / float(row["best_s"]), row["seed"]) for row in mine]
         body.append(
             [
                 tuner,
                 f"{len(waits)}",
                 _number(waits) if waits else "–",
-                f"{np.quantile(waits, 0.9):.0f}" if waits else "–",
-                _number([float(row["switches"]) for row in mine]),
-                _number(before) if any(before) else "–",
+                f"{np.quantile([wait for wait, _ in waits], 0.9):.0f}" if waits else "–",
+                _number([(float(row["switches"]), row["seed"]) for row in mine]),
+                _number(before) if any(cost for cost, _ in before) else "–",
                 _cpu(mine),
             ]
         )
@@ -299,11 +342,10 @@ def _decisions(rows: Rows) -> str:
     best, body = _bests(rows), []
     for way, mine in _by(rows, "tuner").items():
         times = [1e3 * float(row["decision_s"]) for row in mine]
-        middle, low, high = interval(times)
-        regrets = [_regret(row, "early_s", best) for row in mine]
-        p90 = f"{np.quantile(times, 0.9):.0f} ms"
-        body.append([way, f"{len(mine)}", f"{middle:.1f} ({low:.1f} … {high:.1f}) ms", p90, _percent(regrets),
-                     f"{100 * np.quantile(regrets, 0.9):.1f} %"])  # fmt: skip
+        middle, low, high = interval(list(zip(times, map(_shared, mine), strict=True)))
+        regrets = _regrets(mine, "early_s", best)
+        p90, decision = f"{np.quantile(times, 0.9):.0f} ms", f"{middle:.1f} ({low:.1f} … {high:.1f}) ms"
+        body.append([way, f"{len(mine)}", decision, p90, _percent(regrets), _p90(regrets)])
     return markdown(["twin", "worlds", "a decision, CPU", "p90", "regret after 3", "p90"], body)
 
 

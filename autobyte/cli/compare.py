@@ -82,7 +82,9 @@ def compare(
     ] = "once",
     storage: Annotated[
         str | None,
-        typer.Option("--storage", help="a URL such as sqlite:///studies.db, where optuna keeps its studies"),
+        typer.Option(
+            "--storage", help="a URL such as sqlite:///studies.db, where optuna keeps its studies to be watched"
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -33,8 +33,8 @@ def fit(
     from autobyte.nets import stored
     from autobyte.nets.collection import Folder
     from autobyte.nets.metanet import VARIANTS
+    from autobyte.nets.training import errors, predicted_s, replay_of, scores
     from autobyte.nets.training import fit as fit_net
-    from autobyte.nets.training import replay_of, scores
     from autobyte.results import versions
 
     if variant not in VARIANTS:
@@ -60,7 +60,7 @@ def fit(
             progress=epoch,
         )
     judged = {"seen models": folder.load("judged"), "unseen models": folder.load("judged-unseen")}
-    figures = {name: scores(net, held, truth) for name, truth in judged.items()}
+    figures = {name: scores(net, truth) for name, truth in judged.items()}
     about = {
         "what": "simulated",
         "variant": variant,
@@ -69,28 +69,28 @@ def fit(
         "dataset": folder.about,
         "versions": versions(),
         "seconds": round(time.perf_counter() - began, 1),
+        "validation": errors(predicted_s(net, held), held),
         "scores": figures,
     }
     stored.save(net, replay_of(net, groups), path, about=about)
     if json:
         print_json(about)
         return
-    first = next(iter(figures.values()))
-    print_line(
-        f"{path}: {path.stat().st_size / 1e6:.2f} MB; on environments held out: MAPE {percent(first['mape'])}, "
-        f"rank correlation {first['rank_correlation']:.2f}"
-    )
+    print_line(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
     rows = [
         (
             f"{name}: {who}",
             percent(score[f"{key}regret"]),
             percent(score[f"{key}regret_p90"]),
             percent(score["gap_closed"]) if not key and "gap_closed" in score else "",
+            percent(score["mape"]) if not key else "",
+            f"{score['rank_correlation']:.2f}" if not key else "",
         )
         for name, score in figures.items()
         for who, key in (("this network", ""), ("closed form alone", "floor_"), ("best constant", "constant_"))
     ]
-    print_table(("regret of what it would choose", "median", "90th percentile", "gap closed"), rows)
+    heads = ("regret of what it would choose", "median", "90th percentile", "gap closed", "MAPE", "rank correlation")
+    print_table(heads, rows)
     print_note(
         "Simulated; after one window under the default. gap closed: from the best constant to the oracle, in the "
         "median of jobs where that is at least 5 %."

@@ -1,6 +1,7 @@
 """Tuners on the same job under equal conditions: the same world, the same windows, the same budget."""
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -39,7 +40,7 @@ class Contest:
             apart; then they "never" search again, or on "drift".
         before: who has that budget before: tuners that search "once", or "all", so that those that live on begin
             with what they have found, as one-shot ones do.
-        storage: a URL, for tuners that keep what they find.
+        storage: a URL, for tuners that keep what they find; they never begin with what another run left there.
 
     Raises:
         InputError: no tuner, an unknown one, one that is named twice, a count below 1, an unknown way to retune, or
@@ -94,6 +95,11 @@ class Contest:
         } | {key: value for key, value, usual in self._ways if value != usual}
 
     @property
+    def digest(self) -> str:
+        """Names what decides every single trial."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
     def _ways(self) -> tuple[tuple[str, str, str], ...]:
         return ("retune", self.retune, RETUNE[0]), ("before", self.before, BEFORE[0])
 
@@ -133,7 +139,10 @@ def hold(
 def _run(contest: Contest, name: str, seed: int, results: Results, progress: Callable[[str, int, int], None]) -> Run:
     def make(space: Space, search: int) -> Tuner:
         drawn = seed + 1_000_003 * search  # every search of a run draws differently
-        return make_tuner(name, space, job=contest.job, seed=drawn, budget=contest.budget, storage=contest.storage)
+        study = f"{name} on {contest.job.model.name} {contest.digest}, seed {drawn}"
+        return make_tuner(
+            name, space, job=contest.job, seed=drawn, budget=contest.budget, storage=contest.storage, anew=study
+        )
 
     before: list[Decision] = []
     tuner, space = make(contest.space, 0), contest.space
@@ -144,7 +153,7 @@ def _run(contest: Contest, name: str, seed: int, results: Results, progress: Cal
         space = replace(space, default=before[-1].config)
         if TUNERS[name].one_shot:
             again = contest.retune == "drift"
-            tuner = Retuned(make, space) if again else Default(space, model=contest.job.model)
+            tuner = Retuned(make, space, budget=contest.budget) if again else Default(space, model=contest.job.model)
     trainer = _Recorded(contest.world(seed), results, name, seed)
     decisions = tune(
         tuner, trainer, space, budget=contest.budget, progress=lambda _: progress(name, seed, trainer.number)

@@ -230,29 +230,30 @@ def predicted_s(net: MetaNet, groups: Groups) -> Floats:
     return net.seconds(np.concatenate(parts).astype(np.float64), groups.floor_s, groups.samples[:, None])
 
 
-def scores(net: MetaNet, groups: Groups, truth: Groups) -> dict[str, float]:
+def scores(net: MetaNet, truth: Groups) -> dict[str, float]:
     """How good a network is.
 
     Args:
         net: the network.
-        groups: samples it was not fit on.
         truth: jobs with the noise-free step time of the whole grid.
 
     Returns:
-        `mape`, and `rank_correlation` (Spearman's, within a state); and of what it would choose after one window
-        under the default: `regret` in the median and at the 90th percentile, beside that of the best constant in
-        hindsight and of the closed form alone; `gap_closed` from that constant to the oracle, where it is at
-        least 5 %.
+        `errors`; and of what it would choose after one window under the default: `regret` in the median and at the
+        90th percentile, beside that of the best constant in hindsight and of the closed form alone; `gap_closed`
+        from that constant to the oracle, where it is at least 5 %.
     """
+    said = predicted_s(net, truth)
+    return errors(said, truth) | chosen(said, truth)
+
+
+def errors(said: Floats, groups: Groups) -> dict[str, float]:
+    """`mape` of predicted step times (s, [G, K]), and `rank_correlation` (Spearman's, within a state)."""
     there = np.isfinite(groups.step_s)
-    said = predicted_s(net, groups)
     error = np.abs(said / np.where(there, groups.step_s, 1.0) - 1)[there]
     ranks = [
         _spearman(said[g, there[g]], groups.step_s[g, there[g]]) for g in range(len(groups)) if there[g].sum() > 2
     ]
-    return {"mape": float(error.mean()), "rank_correlation": float(np.nanmean(ranks))} | chosen(
-        predicted_s(net, truth), truth
-    )
+    return {"mape": float(error.mean()), "rank_correlation": float(np.nanmean(ranks))}
 
 
 def chosen(said_s: Floats, truth: Groups) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Second-order effects: what real networks and workers do beyond the model of the design, each off by default.
 
-They make the worlds that tuners are judged in; no tuner is told of them.
+They make the worlds that tuners are judged in. No tuner is told which a world has; the meta-network was fitted in
+such worlds, and the twin expects links to crowd as much as is usual in them.
 """
 
 import math

@@ -27,7 +27,8 @@ class Tuner(ABC):
     Inherit `autobyte.testing.TunerContract` to test one.
 
     A tuner that needs more than that names it in `needs`, and gets it as an argument of that name, or None where
-    nobody has it to give: `predictor` (see `tuners.twin`), `storage` (a URL). One that searches once and then rests
+    nobody has it to give: `predictor` (see `tuners.twin`), `storage` (a URL),
+    `anew` (a name there, for what must not go on from an earlier run). One that searches once and then rests
     is `one_shot`: others decide when it has to search again. One that leaves a policy's own knobs as they are says
     `tunes_knobs = False`.
     """

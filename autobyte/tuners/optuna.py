@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import ClassVar
 
 import optuna
@@ -39,6 +39,7 @@ class Optuna(Tuner):
         sampler: a class of `optuna.samplers`, with or without "Sampler" at its end, in any case; TPE by default.
         storage: a URL that Optuna takes; a study that is there already goes on. None keeps it in memory.
         study: its name in the storage; by default that of the model, and the seed.
+        anew: the name of a study that begins anew instead: what the storage has under it is replaced.
 
     Raises:
         InputError: an unknown sampler, or a storage that cannot be used.
@@ -46,7 +47,7 @@ class Optuna(Tuner):
     Reference: Akiba et al. (KDD'19).
     """
 
-    needs = ("storage",)
+    needs = ("storage", "anew")
     one_shot = True
     named: ClassVar[str] = "tpe"
 
@@ -60,6 +61,7 @@ class Optuna(Tuner):
         sampler: str = "",
         storage: str | None = None,
         study: str = "",
+        anew: str | None = None,
     ) -> None:
         self._space = space
         self._storage = storage
@@ -67,10 +69,13 @@ class Optuna(Tuner):
         self._trial: tuple[Trial, Config] | None = None
         self._scale: dict[str, BaseDistribution] = {name: FloatDistribution(0.0, 1.0) for name in space.names}
         with self._reported():
+            if anew is not None and storage is not None:
+                with suppress(KeyError):  # none yet
+                    optuna.delete_study(study_name=anew, storage=storage)
             self._study = optuna.create_study(
                 storage=storage,
                 sampler=_sampler(sampler or self.named, seed),
-                study_name=study or f"autobyte {model.name}, seed {seed}",
+                study_name=anew or study or f"autobyte {model.name}, seed {seed}",
                 load_if_exists=True,
             )
 

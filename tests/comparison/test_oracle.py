@@ -1,7 +1,9 @@
 """The two ends that tuners are measured between, and contests in which something changes."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
 from contests import TOY
 
@@ -74,6 +76,22 @@ def test_a_killed_contest_goes_on_in_either_part(tmp_path: Path) -> None:
     of = contest(tuners=("random",))
     first = judged(of, tmp_path)
     assert judged(of, tmp_path)["tuners"][0]["samples_per_s"] == first["tuners"][0]["samples_per_s"]
+
+
+def test_a_storage_of_studies_changes_no_result(tmp_path: Path) -> None:
+    plain = contest(tuners=("optuna", "optuna-random"))
+    kept = replace(plain, storage=f"sqlite:///{tmp_path}/studies.db")
+    others = replace(kept, job=Job(TOY, Cluster.uniform(4, 1.25e8)))
+    wanted = costs(plain, tmp_path / "plain")
+    assert costs(others, tmp_path / "others") != wanted
+    for folder in ("kept", "kept", "anew"):
+        assert costs(kept, tmp_path / folder) == wanted
+    assert len(optuna.get_all_study_names(kept.storage or "")) == 4  # of two tuners on two jobs
+
+
+def costs(of: Contest, folder: Path) -> list[float]:
+    folder.mkdir(exist_ok=True)
+    return [row["before_cost_s"] for row in judged(of, folder)["tuners"]]
 
 
 def test_on_drift_it_searches_again(tmp_path: Path) -> None:

@@ -188,7 +188,10 @@ def test_statistics_that_cannot_be_are_named() -> None:
         (_broken(forward_s=-1.0), r"forward_s of worker 0, layer 3 is -1\.0"),
         (_broken(up_bytes_per_s=0.0), r"up_bytes_per_s of worker 3 is 0\.0"),
         (_broken(samples_per_s=np.inf), r"samples_per_s of worker 3 is inf"),
-        (replace(window, stats=replace(window.stats, backward_s=rows)), r"backward_s has shape \(8, 3\)"),
+        (
+            replace(window, stats=replace(window.stats, forward_s=rows, backward_s=rows)),
+            r"forward_s has shape \(8, 3\)",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             Watch(VGG16.model).add(bad)

@@ -105,7 +105,7 @@ def test_architectures_have_constants_of_their_own() -> None:
 
 
 def test_scores_say_what_matters() -> None:
-    figures: dict[str, Any] = scores(fitted()[0], groups(), truth())
+    figures: dict[str, Any] = scores(fitted()[0], truth())
     assert {"mape", "rank_correlation", "regret", "regret_p90", "constant_regret", "floor_regret"} <= set(figures)
     assert 0 <= figures["regret"] <= 1
     assert figures["rank_correlation"] > 0.3

@@ -230,6 +230,8 @@ def test_the_weights_that_ship_say_where_they_are_from_and_how_good_they_are(var
     assert about["dataset"]["order"]["environments"] * about["dataset"]["order"]["windows"] * 10 == 360_000
     assert set(about["scores"]) == {"seen models", "unseen models"}
     assert {"mape", "rank_correlation", "regret", "constant_regret"} <= set(about["scores"]["unseen models"])
+    assert about["scores"]["unseen models"]["mape"] != about["scores"]["seen models"]["mape"]
+    assert set(about["validation"]) == {"mape", "rank_correlation"}
     assert sum(file.stat().st_size for file in stored.SHIPPED.iterdir()) < 5e6
 
 
