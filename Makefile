@@ -87,6 +87,10 @@ grid: .venv/test
 shaped: .venv/test
 	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit,2Gbit,500Mbit --windows 4 --repeats 1 --wire fp32 --real-time \
 		--out docs/data/bench
+	for cell in vgg16,0.063 gpt2,0.07 densenet121,1 resnet50,0.34; do \
+		$(BIN)/autobyte bench --model $${cell%,*} --size-scale $${cell#*,} --compute 0.4s --steps 8 --rate 2Gbit --dilate 4 \
+			--windows 4 --repeats 1 --wire fp32 --real-time --out docs/data/dilated || exit 1; \
+	done
 	$(BIN)/autobyte bench --model vgg16 --size-scale 0.1 --repeats 1 --real-time --out docs/data/reach
 	$(BIN)/autobyte bench --model vgg16,gpt2,resnet50 --compute 0.4s --steps 8 --rate 1Gbit --real-time --out docs/data/auto \
 		--repeats 3 --calibration paper/data/testbed_calibration.json --policies auto

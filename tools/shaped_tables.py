@@ -37,9 +37,9 @@ def kept(folder: str) -> list[dict[str, Any]]:
 
 
 def cells(folder: str) -> Iterator[tuple[str, float, list[Row]]]:
-    """Model, rate (Gbit/s) and rows of every cell."""
+    """Model, rate that links stand for (Gbit/s) and rows of every cell."""
     for told in kept(folder):
-        yield told["cell"]["model"], told["cell"]["rate"] * 8e-9, told["rows"]
+        yield told["cell"]["model"], told["cell"]["rate"] * 8e-9 * told["cell"].get("dilation", 1), told["rows"]
 
 
 def _noted(folder: str) -> str:
@@ -53,10 +53,10 @@ def _noted(folder: str) -> str:
     return f"\nWarnings of the launches: {'; '.join(said) or 'none'}."
 
 
-def schedulers() -> str:
-    """Every cell of the bench: DDP at its best, and what AutoByte makes of it."""
+def schedulers(folder: str) -> str:
+    """Every cell of a folder: DDP at its best, and what AutoByte makes of it."""
     body = []
-    for model, gbit, rows in cells("bench"):
+    for model, gbit, rows in cells(folder):
         known = {(row["scheduler"], row["architecture"]): row for row in rows}
         ddp = known["ddp-best", "allreduce"]
         gap = ddp["step_s"] / ddp["bound_s"] - 1
@@ -73,7 +73,7 @@ def schedulers() -> str:
             line.append(f"{_ms(row['step_s'])} ({row['speedup_over_ddp']:.2f}x{closed})".replace("-", "−"))
         body.append(line)
     columns = ["default, all-reduce", "tuned, all-reduce", "`auto`", "tuned, servers"]
-    return markdown(["model", "link", "bound", "DDP at its best", "FIFO", *columns], body) + _noted("bench")
+    return markdown(["model", "link", "bound", "DDP at its best", "FIFO", *columns], body) + _noted(folder)
 
 
 def speed() -> str:
@@ -165,7 +165,14 @@ def _ms(seconds: float) -> str:
 
 def found() -> dict[Path, dict[str, str]]:
     """Every table by the page that it is on and its name."""
-    made = {"cells": schedulers(), "policies": policies(), "configs": configs(), "reach": reach(), "auto": auto()}
+    made = {
+        "cells": schedulers("bench"),
+        "dilated": schedulers("dilated"),
+        "policies": policies(),
+        "configs": configs(),
+        "reach": reach(),
+        "auto": auto(),
+    }
     return {ROOT / "docs" / "benchmarks.md": made, ROOT / "README.md": {"speed": speed()}}
 
 
