@@ -206,7 +206,11 @@ def _row(cell: Cell, engine: str, recording: int, measured: dict[str, Any]) -> R
         size = measured.get("bucket_mib", 1) * MIB
         config = Config(size, size, measured["scheduler"])
     return Row(
-        **asdict(cell),
+        model=cell.model,
+        hosts=cell.hosts,
+        rate=cell.rate,
+        compute_s=cell.compute_s,
+        size_scale=cell.size_scale,
         engine=engine,
         recording=recording,
         policy=config.policy,
