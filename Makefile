@@ -74,9 +74,8 @@ judge: .venv/test
 
 weights: .venv/setup
 	$(BIN)/autobyte collect --out out/dataset
-	for variant in improved paper; do \
-		$(BIN)/autobyte fit out/dataset --variant $$variant --out autobyte/nets/weights/$$variant.npz || exit 1; \
-	done
+	$(BIN)/autobyte fit out/dataset --variant improved --epochs 30 --out autobyte/nets/weights/improved.npz
+	$(BIN)/autobyte fit out/dataset --variant paper --out autobyte/nets/weights/paper.npz
 
 grid: .venv/test
 	mkdir -p out

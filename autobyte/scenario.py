@@ -117,7 +117,7 @@ class Scenario:
         try:
             data = tomllib.loads(Path(path).read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise FileError(f"cannot read scenario {path}: {error}") from None
+            raise FileError(f"cannot read scenario {path}: {getattr(error, 'strerror', None) or error}") from None
         if data.get("schema", SCHEMA) != SCHEMA:
             raise FileError(f"scenario {path} has schema {data['schema']}; this version reads {SCHEMA}")
         try:

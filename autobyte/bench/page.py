@@ -24,7 +24,7 @@ def cells(folder: Path) -> dict[str, dict[str, Any]]:
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise FileError(f"cannot read {path}: {error}") from None
+            raise FileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
         if isinstance(told, dict) and {"cell", "emulated", "rows"} <= told.keys():
             found[path.stem] = told
     return found

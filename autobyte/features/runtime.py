@@ -89,7 +89,8 @@ class Watch:
         self._seen: dict[Config, deque[_Window]] = {}  # of this regime, the latest config last
         self._shape: tuple[int, int, int] | None = None
         self._compute_s = 0.0
-        self._block_s: float | None = None  # learned in an earlier regime
+        self._block_s: float | None = None  # learned in an earlier regime, as what follows
+        self._crowding = 0.0
         self._regime = 0
 
     def add(self, measurement: Measurement) -> State:
@@ -102,7 +103,7 @@ class Watch:
         before, changed = self._windows, not self._fits(seen)
         self._keep(seen.window)
         if changed:
-            self._learn_block_s(before, seen.shape[0])
+            self._learn(before, seen.shape[0])
             self._seen.clear()
             self._keep(seen.window)
             self._regime += 1
@@ -141,11 +142,11 @@ class Watch:
         return self._fits(self._read(measurement)[1])
 
     def anew(self) -> "Watch":
-        """A watch for another regime of the same job, which knows what a block costs."""
+        """A watch for another regime of the same job, which knows what a block costs and whether links crowd."""
         other = Watch(self._model)
-        other._static, other._block_s = self._static, self._block_s
+        other._static, other._block_s, other._crowding = self._static, self._block_s, self._crowding
         if self._shape is not None:
-            other._learn_block_s(self._windows, self._shape[0])
+            other._learn(self._windows, self._shape[0])
         return other
 
     def _read(self, measurement: Measurement) -> "tuple[RuntimeStats, _Reading]":
@@ -181,10 +182,13 @@ class Watch:
         if len(self._seen) > CONFIGS:
             del self._seen[next(iter(self._seen))]
 
-    def _learn_block_s(self, windows: "list[_Window]", workers: int) -> None:
-        """What a block costs is known from windows under several configs."""
+    def _learn(self, windows: "list[_Window]", workers: int) -> None:
+        """What a block costs is known from windows under several configs; so is crowding, from several in flight."""
+        block_s, _, crowding = self._fit(windows, workers)
         if len({known.blocks for known in windows}) > 1:
-            self._block_s = self._fit(windows, workers)[0]
+            self._block_s = block_s
+        if _tell_of_crowding(windows):
+            self._crowding = crowding
 
     def _prior_s(self, workers: int) -> float:
         """What a block costs by default (s), or did in the regime before."""
@@ -197,13 +201,21 @@ class Watch:
         return PRIOR if self._block_s is None else PRIOR / 3
 
     def _fit(self, windows: "list[_Window]", workers: int) -> tuple[float, float, float]:
-        return _fit(windows, self._prior_s(workers), self._spread)
+        return _fit(windows, self._prior_s(workers), self._spread, self._crowding)
 
     def _misfit(self, window: "_Window", workers: int) -> float:
-        """By how much a window, relatively, is not what all windows together say."""
-        block_s, wire_s, crowding = self._fit([*self._windows, window], workers)
-        said_s = window.blocks * block_s + wire_s * (1 + crowding * window.flight)
-        return abs(said_s - window.busy_s) / max(window.busy_s, 1e-12)
+        """By how much a window, relatively, is not what all windows together say; or what the others no longer are.
+
+        Misfits are relative, so a much faster link bends the fit to itself: it is the others that tell.
+        """
+        windows = [*self._windows, window]
+        block_s, wire_s, crowding = self._fit(windows, workers)
+        off = [
+            abs(known.blocks * block_s + wire_s * (1 + crowding * known.flight) - known.busy_s)
+            / max(known.busy_s, 1e-12)
+            for known in windows
+        ]
+        return max(off[-1], float(np.median(off)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,15 +287,19 @@ def busy_s(stats: RuntimeStats, cluster: Cluster, nbytes: float) -> Floats:
     return cluster.traffic * nbytes / rate
 
 
-_CROWDING = np.concatenate([[0.0], 2.0 ** -np.arange(21.0, 31.5, 0.5)])  # 1/B; twice the time at 2 MiB … 1 GiB
+_CROWDING = np.concatenate([[0.0], 2.0 ** -np.arange(24.0, 31.5, 0.5)])  # 1/B; twice the time at 16 MiB … 1 GiB
 _RATIO = np.linspace(-4.0, 4.0, 161)  # log of a block's cost by what is assumed
-RARE = 3.0  # what crowding must explain before it is believed, in units of cost
+RARE = 3.0  # what other crowding than usual must explain before it is believed, in units of cost
+
+LEVER = 2.0  # times the least bytes in flight: windows that differ by less do not tell whether links crowd
 
 
-def _fit(windows: list[_Window], prior_s: float, spread: float) -> tuple[float, float, float]:
+def _fit(windows: list[_Window], prior_s: float, spread: float, usual: float) -> tuple[float, float, float]:
     """What a block costs, all bytes together (s), and crowding (1/B).
 
-    Least squares of relative misfits; a block's cost is lognormal beforehand, and most networks do not crowd.
+    Least squares of relative misfits; a block's cost is lognormal beforehand, and links crowd as usual: as they did
+    at another rate, or not at all. Windows must differ in what is in flight to say otherwise: where links fade as
+    well, hardly any difference would be taken for a collapse.
     """
     blocks, link_s, flight = np.array([(w.blocks, w.busy_s, w.flight) for w in windows]).T
     if not link_s.max() > 0:
@@ -294,9 +310,16 @@ def _fit(windows: list[_Window], prior_s: float, spread: float) -> tuple[float, 
     wire_s = ((link_s - block_s * blocks) * crowded * weight).sum(axis=2) / (crowded**2 * weight).sum(axis=2)
     wire_s = np.maximum(wire_s, 1e-3 * link_s.min())
     off = (block_s * blocks + wire_s[:, :, None] * crowded - link_s) ** 2 * weight
-    cost = off.sum(axis=2) / NOISE**2 + (_RATIO / spread)[:, None] ** 2 + RARE * (_CROWDING > 0)
+    cost = off.sum(axis=2) / NOISE**2 + (_RATIO / spread)[:, None] ** 2 + RARE * (_CROWDING != usual)
+    if not _tell_of_crowding(windows):
+        cost[:, _CROWDING != usual] = np.inf
     best, dense = np.unravel_index(int(cost.argmin()), cost.shape)
     return float(block_s[best, 0, 0]), float(wire_s[best, dense]), float(_CROWDING[dense])
+
+
+def _tell_of_crowding(windows: "list[_Window]") -> bool:
+    flight = [window.flight for window in windows]
+    return max(flight) >= LEVER * min(flight)
 
 
 def _apart(a: float, b: float) -> bool:

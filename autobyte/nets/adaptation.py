@@ -1,12 +1,12 @@
 """Fine-tune the network on the running job.
 
-The encoder stays as it is; the head learns the job's own samples, mixed with offline ones (transfer learning;
+Encoders stay as they are; heads learn the job's own samples, mixed with offline ones (transfer learning;
 AutoByte, sec. III-B, "online adapting"). Whoever calls `learn` decides when: a tuner does it in the background, and
 what was learned shows in its next answer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,10 +32,10 @@ class Lesson:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What the head learns from: rows of candidates, each row with a state of its own.
+    """What heads learn from: rows of candidates, each row with a state of its own.
 
     Args:
-        state: shape [B, .].
+        state: of one member, or of all; shape [B, .].
         candidate: scaled, shape [B, K, .].
         target, weight: shape [B, K].
     """
@@ -52,7 +52,7 @@ class Adaptation:
     >>> adaptation.learn(lesson)
 
     Args:
-        net: its head is changed by `learn`, and by nothing else.
+        net: its heads are changed by `learn`, and by nothing else.
         replay: offline samples.
         seed: of which of them are replayed.
     """
@@ -63,16 +63,18 @@ class Adaptation:
         self._random = np.random.default_rng(seed)
 
     def learn(self, lesson: Lesson) -> bool:
-        """Take some steps with a copy of the head, and use it if nothing in it went out of bounds.
+        """Take some steps with copies of the heads, and use them if nothing in them went out of bounds.
 
         Returns:
             whether the network changed.
         """
+        net, batch = self._net, self._batch(lesson)
         with np.errstate(over="ignore", invalid="ignore"):
-            learned = adam(self._net.head, self._batch(lesson))
-        if not all(np.isfinite(values).all() for values in learned):
+            own = [replace(batch, state=part) for part in net.parts(batch.state)]
+            learned = [adam(weights, part) for weights, part in zip(net.heads, own, strict=True)]
+        if not all(np.isfinite(values).all() for head in learned for values in head):
             return False
-        self._net.head = learned
+        net.heads = learned
         return True
 
     def _batch(self, lesson: Lesson) -> Batch:

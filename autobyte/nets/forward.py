@@ -14,7 +14,7 @@ from autobyte.features.vector import Candidates, Vector
 from autobyte.job import Floats
 from autobyte.nets.metanet import BRANCH, DENSE, EMBEDDING, LSTM, Array, Net, Scale
 
-ENCODER = 12  # arrays of it; those of the head follow
+ENCODER = 12  # arrays of a member's; those of its head follow
 
 
 class Forward(Net):
@@ -22,7 +22,7 @@ class Forward(Net):
 
     Args:
         variant, scale: as for every net.
-        weights: of encoder and head, in Keras's order.
+        weights: of each member's encoder and head, in Keras's order.
 
     Raises:
         InputError: an unknown variant, or weights of other shapes.
@@ -30,28 +30,35 @@ class Forward(Net):
 
     def __init__(self, variant: str, scale: Scale, weights: Sequence[Array]) -> None:
         super().__init__(variant, scale)
-        if [np.shape(values) for values in weights] != _shapes(self.variant.choice):
+        shapes = _shapes(self.variant.choice)
+        if [np.shape(values) for values in weights] != self.variant.members * shapes:
             raise InputError(f"weights of other shapes than this '{variant}' network has")
-        self._encoder = [np.asarray(values, dtype=np.float32) for values in weights[:ENCODER]]
-        self.head = [np.asarray(values, dtype=np.float32) for values in weights[ENCODER:]]
+        known = [np.asarray(values, dtype=np.float32) for values in weights]
+        members = [known[first : first + len(shapes)] for first in range(0, len(known), len(shapes))]
+        self._encoders = [member[:ENCODER] for member in members]
+        self.heads = [member[ENCODER:] for member in members]
 
     def encode(self, vector: Vector) -> Array:
-        """A state as the head takes it, shape [LSTM + 2 BRANCH]."""
+        """A state as the heads take it, one member after the other; shape [members · (LSTM + 2 BRANCH)]."""
         layer, bandwidth, static = (part[0] for part in self.inputs(vector))
-        embed, embed_bias, *lstm, by, by_bias, of, of_bias = self._encoder
-        rows = _relu(layer @ embed + embed_bias)
-        last = _lstm(_lstm(rows, *lstm[:3]), *lstm[3:])[-1]
-        return np.concatenate([last, _relu(bandwidth @ by + by_bias), _relu(static @ of + of_bias)])
+        code = []
+        for embed, embed_bias, *lstm, by, by_bias, of, of_bias in self._encoders:
+            rows = _relu(layer @ embed + embed_bias)
+            last = _lstm(_lstm(rows, *lstm[:3]), *lstm[3:])[-1]
+            code += [last, _relu(bandwidth @ by + by_bias), _relu(static @ of + of_bias)]
+        return np.concatenate(code)
 
     def rate(self, state: Array, asked: Candidates) -> Floats:
-        """What the head says of each candidate: its output, shape [configs].
+        """What the heads say of each candidate: the mean of their outputs, shape [configs].
 
         Args:
             state: one for all, or one for each candidate, shape [configs, .].
             asked: the candidates.
         """
-        said: Floats = head(self.head, state, self.scored("candidate", asked.table))[-1][..., 0].astype(np.float64)
-        return said
+        table = self.scored("candidate", asked.table)
+        pairs = zip(self.heads, self.parts(state), strict=True)
+        said: Floats = np.mean([head(weights, part, table)[-1][..., 0] for weights, part in pairs], axis=0)
+        return said.astype(np.float64)
 
 
 def head(weights: Sequence[Array], state: Array, candidate: Array) -> tuple[Array, Array, Array, Array]:

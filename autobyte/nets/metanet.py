@@ -7,9 +7,10 @@
 
 What is left of the last joint is the *encoder*: it runs once per state. What is right of it is the *head*: it takes
 all candidates in one batch. The `paper` variant takes in Table II as published and predicts V. The `improved` one
-takes in ratios alone and predicts log(step / floor), `floor` being the closed form of `features/vector.py`.
+takes in ratios alone and predicts log(step / floor), `floor` being the closed form of `features/vector.py`. It is an
+ensemble: several such networks that began with other weights, and the mean of what they say.
 
-Reference: AutoByte, sec. III-A, fig. 4a, eq. (1) and (2).
+Reference: AutoByte, sec. III-A, fig. 4a, eq. (1) and (2); ensembles: Lakshminarayanan et al. (NIPS'17).
 """
 
 from abc import ABC, abstractmethod
@@ -29,6 +30,7 @@ from autobyte.nets.backend import arrays, keras, lstm, modestly
 Array = npt.NDArray[np.float32]
 
 EMBEDDING, LSTM, BRANCH, DENSE = 16, 32, 16, 64  # widths
+MEMBER = 10_000  # between the seeds of two members: each uses some
 CLIP = 8.0  # standard deviations: what is farther from all that was seen is not taken at its word
 
 
@@ -40,16 +42,18 @@ class Variant:
         name: `paper` or `improved`.
         choice: the columns that enter.
         speed: it predicts V, samples/s, scaled to mean 0 and deviation 1; else log(step / floor).
+        members: networks, of whose predictions the mean counts.
     """
 
     name: str
     choice: Choice
     speed: bool
+    members: int
 
 
 VARIANTS = {
-    "paper": Variant("paper", PAPER, speed=True),
-    "improved": Variant("improved", RATIOS, speed=False),
+    "paper": Variant("paper", PAPER, speed=True, members=1),
+    "improved": Variant("improved", RATIOS, speed=False, members=5),
 }
 
 
@@ -89,11 +93,15 @@ class Net(ABC):
 
     @abstractmethod
     def encode(self, vector: Vector) -> Array:
-        """A state as the head takes it, shape [LSTM + 2 BRANCH]."""
+        """A state as the heads take it, one member after the other; shape [members · (LSTM + 2 BRANCH)]."""
 
     @abstractmethod
     def rate(self, state: Array, asked: Candidates) -> Floats:
-        """What the head says of each candidate: its output, shape [configs]."""
+        """What the heads say of each candidate: the mean of their outputs, shape [configs]."""
+
+    def parts(self, state: Array) -> list[Array]:
+        """Encoded states, shape [., members · (LSTM + 2 BRANCH)], as each member's head takes them."""
+        return np.split(state, self.variant.members, axis=-1)
 
     def step_s(self, samples: int, vector: Vector, asked: Candidates) -> Floats:
         """Predict the step time under each candidate (s), shape [configs].
@@ -148,33 +156,41 @@ class MetaNet(Net):
 
     def __init__(self, variant: str, scale: Scale, *, seed: int = 0) -> None:
         super().__init__(variant, scale)
-        self.encoder = make_encoder(self.variant.choice, seed=seed)
-        self.head = make_head(self.variant.choice, seed=seed)
+        seeds = [seed + MEMBER * member for member in range(self.variant.members)]
+        self.encoders = [make_encoder(self.variant.choice, seed=own) for own in seeds]
+        self.heads = [make_head(self.variant.choice, seed=own) for own in seeds]
 
     def encode(self, vector: Vector) -> Array:
-        """A state as the head takes it, shape [LSTM + 2 BRANCH]."""
-        code: Array = _run(self.encoder, self.inputs(vector))[0]
-        return code
+        """A state as the heads take it, one member after the other; shape [members · (LSTM + 2 BRANCH)]."""
+        inputs = self.inputs(vector)
+        return np.concatenate([_run(encoder, inputs)[0] for encoder in self.encoders])
 
     def rate(self, state: Array, asked: Candidates) -> Floats:
-        """What the head says of each candidate: its output, shape [configs]."""
+        """What the heads say of each candidate: the mean of their outputs, shape [configs]."""
         table = self.scored("candidate", asked.table)[None]
-        said: Floats = _run(self.head, [state[None], table])[0, :, 0].astype(np.float64)
-        return said
+        pairs = zip(self.heads, self.parts(state), strict=True)
+        said: Floats = np.mean([_run(head, [part[None], table])[0, :, 0] for head, part in pairs], axis=0)
+        return said.astype(np.float64)
 
     @property
     def weights(self) -> list[Array]:
-        """Of encoder and head, in order."""
-        return arrays([*self.encoder.weights, *self.head.weights])
+        """Of each member's encoder and head, in order."""
+        return arrays([weight for model in self._models for weight in model.weights])
 
     @weights.setter
     def weights(self, values: Sequence[Array]) -> None:
-        count = len(self.encoder.weights)
         shapes = [w.shape for w in self.weights]
         if [w.shape for w in values] != shapes:
             raise InputError(f"weights of other shapes than this '{self.variant.name}' network has")
-        self.encoder.set_weights(list(values[:count]))
-        self.head.set_weights(list(values[count:]))
+        left = list(values)
+        for model in self._models:
+            count = len(model.weights)
+            model.set_weights(left[:count])
+            del left[:count]
+
+    @property
+    def _models(self) -> list[Any]:
+        return [model for pair in zip(self.encoders, self.heads, strict=True) for model in pair]
 
 
 def make_encoder(choice: Choice, *, seed: int) -> Any:

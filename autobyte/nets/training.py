@@ -77,7 +77,7 @@ def fit(
         with modestly(learning=True):
             loss = run.step()
         with modestly(learning=False):
-            said = run.combined.predict_on_batch(known)
+            said = run.combined.predict_on_batch(known).mean(axis=-1, keepdims=True)
             off = float(keras().ops.mean(judge(*map(keras().ops.convert_to_tensor, (_both(wanted, counted), said)))))
         progress(Progress(run.epoch, loss, off))
         run.note(off)
@@ -170,10 +170,12 @@ def scale_of(groups: Groups, variant: str) -> Scale:
 
 
 def _combined(net: MetaNet) -> Any:
-    """Encoder and head as one Keras model of [layer, bandwidth, static, candidates]."""
+    """All members as one Keras model of [layer, bandwidth, static, candidates]; puts out [., configs, members]."""
     k = keras()
-    inputs = [k.Input(tensor.shape[1:]) for tensor in (*net.encoder.inputs, net.head.inputs[1])]
-    return k.Model(inputs, net.head([net.encoder(inputs[:3]), inputs[3]]))
+    inputs = [k.Input(tensor.shape[1:]) for tensor in (*net.encoders[0].inputs, net.heads[0].inputs[1])]
+    pairs = zip(net.encoders, net.heads, strict=True)
+    said = [head([encoder(inputs[:3]), inputs[3]]) for encoder, head in pairs]
+    return k.Model(inputs, k.layers.Concatenate()(said) if len(said) > 1 else said[0])
 
 
 def _arrays(net: MetaNet, groups: Groups) -> tuple[list[Any], Any, Any]:
@@ -197,14 +199,15 @@ def _both(target: Any, weight: Any) -> Any:
 
 
 def _loss(net: MetaNet) -> Callable[[Any, Any], Any]:
-    """L2 (AutoByte, eq. 2); of the improved network, what all configs of a state share apart.
+    """L2 (AutoByte, eq. 2), the mean over members; of the improved network, what all configs of a state share apart.
 
-    Which config is best does not depend on that part, and most of it cannot be known after one window.
+    Which config is best does not depend on that part, and most of it cannot be known after one window. Members
+    share nothing but batches: each learns as if it were alone.
     """
     ops, common = keras().ops, 1.0 if net.variant.speed else COMMON
 
     def loss(wanted: Any, said: Any) -> Any:
-        weight, off = wanted[..., 1], said[..., 0] - wanted[..., 0]
+        weight, off = wanted[..., 1:], said - wanted[..., :1]  # [G, K, 1], [G, K, members]
         total = ops.sum(weight, axis=1) + 1e-6
         mean = ops.sum(weight * off, axis=1) / total
         apart = ops.sum(weight * (off - mean[:, None]) ** 2, axis=1)
@@ -217,14 +220,15 @@ def replay_of(net: MetaNet, groups: Groups, *, count: int = 256, seed: int = 0) 
     """Some of the groups, encoded, for adaptation to mix in."""
     some = groups[np.random.default_rng(seed).choice(len(groups), min(count, len(groups)), replace=False)]
     inputs, target, weight = _arrays(net, some)
-    return Replay(np.asarray(net.encoder.predict_on_batch(inputs[:3])), inputs[3], target[..., 0], weight)
+    codes = [np.asarray(encoder.predict_on_batch(inputs[:3])) for encoder in net.encoders]
+    return Replay(np.concatenate(codes, axis=-1), inputs[3], target[..., 0], weight)
 
 
 def predicted_s(net: MetaNet, groups: Groups) -> Floats:
     """Predicted step times (s), shape [G, K]."""
     inputs, _, _ = _arrays(net, groups)
     parts = [
-        _combined(net).predict_on_batch([part[rows] for part in inputs])[..., 0]
+        _combined(net).predict_on_batch([part[rows] for part in inputs]).mean(axis=-1)
         for rows in np.array_split(np.arange(len(groups)), -(-len(groups) // 256))
     ]
     return net.seconds(np.concatenate(parts).astype(np.float64), groups.floor_s, groups.samples[:, None])

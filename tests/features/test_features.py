@@ -148,6 +148,15 @@ def test_a_job_that_is_not_what_it_was_begins_a_new_regime(change: Change) -> No
     assert [state.regime for state in states] == [0, 0, 0, 1, 1]
 
 
+def test_links_that_become_much_faster_begin_a_new_regime() -> None:
+    """As a link that was down and is up again: weighed by relative misfits, the fast window would explain itself."""
+    slow, watch = replace(VGG16, cluster=Cluster.uniform(8, 1.25e8)), Watch(VGG16.model)
+    for job in (slow, VGG16):
+        state = watch.add(World(job).measure(CONFIGS[0], iterations=10, warmup=2))
+    assert state.regime == 1
+    assert state.byte_s == pytest.approx(VGG16.cluster.seconds_per_byte, rel=0.01)
+
+
 def test_noise_begins_no_new_regime() -> None:
     watch, world = Watch(VGG16.model), World(VGG16, effects=Effects(jitter=0.087, cross_traffic=0.02))
     states = [watch.add(world.measure(CONFIGS[i % 2], iterations=10, warmup=2)) for i in range(20)]

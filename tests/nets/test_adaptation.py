@@ -55,29 +55,31 @@ def test_the_same_seed_learns_the_same() -> None:
         adaptation = Adaptation(net, replay, seed=4)
         for _ in range(2):  # the second lesson begins as fresh as the first
             adaptation.learn(lesson(net, 1.2))
-        heads.append(net.head)
+        heads.append([values for head in net.heads for values in head])
     assert all(np.array_equal(a, b) for a, b in zip(*heads, strict=True))
 
 
 def test_what_is_not_finite_is_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     net, replay = copied()
     monkeypatch.setattr(module, "RATE", 1e38)
-    known = net.head
+    known = net.heads
     assert not Adaptation(net, replay).learn(lesson(net, 1.5))
-    assert net.head is known
+    assert net.heads is known
 
 
 def test_it_takes_the_steps_that_keras_takes() -> None:
     known, replay = fitted()
-    batch = Batch(*(values[:8] for values in (replay.state, replay.candidate, replay.target + 0.3, replay.weight)))
     net = MetaNet(known.variant.name, known.scale)
     net.weights = known.weights
-    net.head.compile(optimizer=keras().optimizers.Adam(module.RATE), loss="mean_squared_error")
+    state = net.parts(replay.state)[1]
+    batch = Batch(*(values[:8] for values in (state, replay.candidate, replay.target + 0.3, replay.weight)))
+    member = net.heads[1]
+    member.compile(optimizer=keras().optimizers.Adam(module.RATE), loss="mean_squared_error")
     for _ in range(5):
-        net.head.train_on_batch([batch.state, batch.candidate], batch.target[..., None], sample_weight=batch.weight)
-    mine = adam(copied()[0].head, batch, steps=5)
-    for ours, theirs, before in zip(mine, arrays(net.head.weights), copied()[0].head, strict=True):
-        assert np.abs(ours - theirs).max() <= 0.01 * np.abs(theirs - before).max()
+        member.train_on_batch([batch.state, batch.candidate], batch.target[..., None], sample_weight=batch.weight)
+    before = copied()[0].heads[1]
+    for ours, theirs, was in zip(adam(before, batch, steps=5), arrays(member.weights), before, strict=True):
+        assert np.abs(ours - theirs).max() <= 0.01 * np.abs(theirs - was).max()
 
 
 def test_of_more_samples_than_a_row_has_the_latest_count() -> None:
@@ -92,5 +94,6 @@ def test_of_more_samples_than_a_row_has_the_latest_count() -> None:
 
 
 def _loss(net: Forward, replay: Replay) -> float:
-    said = head(net.head, replay.state[:, None], replay.candidate)[-1][..., 0]
+    pairs = zip(net.heads, net.parts(replay.state), strict=True)
+    said = np.mean([head(own, part[:, None], replay.candidate)[-1][..., 0] for own, part in pairs], axis=0)
     return float(((said - replay.target) ** 2 * replay.weight).sum() / replay.weight.sum())
