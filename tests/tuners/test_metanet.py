@@ -15,6 +15,7 @@ from autobyte.errors import InputError
 from autobyte.job import Cluster, Job, Model
 from autobyte.models import load
 from autobyte.nets import stored
+from autobyte.nets.forward import Forward
 from autobyte.scenario import Change, Scenario
 from autobyte.simulator.effects import Effects
 from autobyte.simulator.landscape import survey
@@ -57,7 +58,7 @@ def test_what_was_measured_stands_whatever_the_network_says() -> None:
     job = make_job(gbit=25.0)
     tuner = Metanet(SPACE, model=job.model)
     net = tuner._net._net
-    net.head = [-values for values in net.head]  # nonsense
+    net.heads = [[-values for values in head] for head in net.heads]  # nonsense
     decisions = tune(tuner, World(job), SPACE, budget=16)
     assert step_s(job, decisions[-1].config) <= 1.001 * step_s(job, SPACE.default)
     assert regret(job, decisions[-1].config) < 0.6 * regret(job, SPACE.default)
@@ -84,6 +85,10 @@ def test_on_a_flat_noisy_landscape_it_rests() -> None:
     assert sum(a != b for a, b in pairwise(configs[10:])) <= 4  # of 50
 
 
+def _know_nothing(net: Forward) -> None:
+    net.heads = [[np.zeros_like(values) for values in head] for head in net.heads]
+
+
 def test_a_window_in_which_the_job_changed_decides_nothing() -> None:
     job = make_job()
     tuner = Metanet(SPACE, model=job.model)
@@ -102,9 +107,7 @@ def test_a_window_in_which_the_job_changed_decides_nothing() -> None:
 def test_of_configs_alike_it_takes_the_one_with_fewer_bytes_in_flight() -> None:
     job = make_job("bert-base", gbit=1.0)
     tuner = Metanet(SPACE, model=job.model)
-    tuner._net._net.head = [
-        np.zeros_like(values) for values in tuner._net._net.head
-    ]  # it knows the closed form alone
+    _know_nothing(tuner._net._net)  # but the closed form
     tuner.tell(window(job))
     asked = tuner.ask() or SPACE.default
     assert asked.credit_bytes <= 4 * SPACE.default.credit_bytes
@@ -115,17 +118,17 @@ def test_it_learns_from_a_prediction_that_was_wrong_and_from_no_other(made: type
     job = make_job()
     tuner = made(SPACE, model=job.model)
     net = tuner._net._net
-    known = net.head
+    known = net.heads
     tuner.tell(window(job))
     config = tuner.ask() or SPACE.default
     expected_s = tuner._expected[config]
     shown = window(job, config)
     tuner.tell(replace(shown, step_s=(1.05 * expected_s,) * WINDOW))
     tuner.work()
-    assert net.head is known
+    assert net.heads is known
     tuner.tell(replace(shown, step_s=(1.2 * expected_s,) * WINDOW))
     tuner.work()
-    assert net.head is not known
+    assert net.heads is not known
 
 
 def test_the_published_one_changes_for_five_percent() -> None:
@@ -138,7 +141,7 @@ def test_the_published_one_changes_for_five_percent() -> None:
     best_s = min(expected.values())
     fires = expected[SPACE.default] / best_s >= 1.05
     assert asked == (min(expected, key=lambda config: expected[config]) if fires else SPACE.default)
-    tuner._net._net.head = [np.zeros_like(values) for values in tuner._net._net.head]  # all alike
+    _know_nothing(tuner._net._net)  # all alike
     assert tuner.ask() == SPACE.default
 
 
