@@ -310,9 +310,9 @@ def _fit(windows: list[_Window], prior_s: float, spread: float, usual: float) ->
     wire_s = ((link_s - block_s * blocks) * crowded * weight).sum(axis=2) / (crowded**2 * weight).sum(axis=2)
     wire_s = np.maximum(wire_s, 1e-3 * link_s.min())
     off = (block_s * blocks + wire_s[:, :, None] * crowded - link_s) ** 2 * weight
-    cost = off.sum(axis=2) / NOISE**2 + (_RATIO / spread)[:, None] ** 2 + RARE * (_CROWDING != usual)
+    cost = off.sum(axis=2) / NOISE**2 + (_RATIO / spread)[:, None] ** 2 + RARE * (usual != _CROWDING)
     if not _tell_of_crowding(windows):
-        cost[:, _CROWDING != usual] = np.inf
+        cost[:, usual != _CROWDING] = np.inf
     best, dense = np.unravel_index(int(cost.argmin()), cost.shape)
     return float(block_s[best, 0, 0]), float(wire_s[best, dense]), float(_CROWDING[dense])
 

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from autobyte.config import Config, Space
 from autobyte.errors import InputError, unknown
 from autobyte.scheduler.policies import POLICIES
+from autobyte.tuners import TUNERS
 
 AUTO, BYTESCHEDULER = "auto", "bytescheduler"
 HALVES: dict[Any, Any] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -43,6 +44,8 @@ def check(
         raise InputError(f"drift must be positive, got {drift}; inf keeps the first plan")
     if policy not in (AUTO, *POLICIES.names()):
         raise unknown("policy", policy, (AUTO, *POLICIES.names()))
+    if tuner is not None and tuner not in TUNERS.names():
+        raise unknown("tuner", tuner, TUNERS.names())
     if policy == AUTO and (tuner is not None or config is not None):
         raise InputError(f"policy='{AUTO}' chooses its own config: leave out tuner= and config=")
     if config is None:

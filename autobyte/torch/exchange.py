@@ -124,6 +124,11 @@ class Exchange:
         self.steps += 1
 
     @property
+    def learned(self) -> bool:
+        """Whether any rank had a gradient in the last step; the same on all ranks. Waits for all to close it."""
+        return self._tally is not None and bool(self._counts(self._tally)[:-3].any())
+
+    @property
     def joined(self) -> bool:
         """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
         return self._tally is not None and bool(self._counts(self._tally)[-2])
@@ -237,7 +242,7 @@ class Exchange:
             if parameter.grad is not None:
                 raise InputError(
                     f"'{name}' was frozen when the optimizer was wrapped, and has a gradient now, which does not "
-                    "travel: wrap the optimizer again after thawing parameters"
+                    "travel: close() this wrapper, and wrap the optimizer again after thawing parameters"
                 )
 
     def _counts(self, tally: Tally) -> Tensor:

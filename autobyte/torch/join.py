@@ -15,8 +15,8 @@ class Company(JoinHook):
     """What a rank without inputs does in `torch.distributed.algorithms.join.Join`.
 
     Its gradients are zeros, and averages are still taken over all ranks, as DDP does by default. At the end all ranks
-    have the parameters, buffers and optimizer state of one that had inputs to the last. (DDP leaves the optimizer's
-    state behind: the next epoch then drives ranks apart.)
+    have the parameters, buffers, optimizer state and learning rates of one that had inputs to the last. (DDP leaves
+    the optimizer's state behind: the next epoch then drives ranks apart.)
 
     Args:
         model, optimizer: the user's.
@@ -55,7 +55,7 @@ class Company(JoinHook):
 
 @torch.no_grad()
 def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *, source: int) -> None:
-    """Send one rank's parameters, buffers and optimizer state to all others. Collective."""
+    """Send one rank's parameters, buffers, optimizer state and hyper-parameters to all others. Collective."""
     for tensor in (*model.parameters(), *model.buffers()):
         _send(tensor.data, control, source)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -70,6 +70,27 @@ def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *
                 device = parameter.device if value["here"] else "cpu"
                 state[key] = torch.empty(value["shape"], dtype=getattr(torch, value["dtype"]), device=device)
             _send(state[key], control, source)
+    groups = control.share([_numbers(group) for group in optimizer.param_groups], source=source)
+    for group, numbers in zip(optimizer.param_groups, groups, strict=True):
+        for key, value in numbers.items():
+            if isinstance(group[key], Tensor):
+                group[key].fill_(value)
+            else:
+                group[key] = tuple(value) if isinstance(value, list) else value
+
+
+def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's hyper-parameters that are numbers, which schedulers change."""
+    plain = {
+        key: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        for key, value in group.items()
+    }
+    kinds = (int, float)
+    return {
+        key: value
+        for key, value in plain.items()
+        if isinstance(value, kinds) or (isinstance(value, tuple) and all(isinstance(part, kinds) for part in value))
+    }
 
 
 def _describe(state: dict[str, Any]) -> dict[str, Any]:

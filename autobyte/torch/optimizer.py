@@ -124,6 +124,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         if is_off(process_group, enabled=enabled):
             return
         self._drift = drift
+        for other in _alive:
+            if other.training is not None and other.training.has_any_of(optimizer):
+                raise InputError("parameters of this optimizer are wrapped already: close() that wrapper first")
         size = dist.get_world_size(process_group)
         begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine == "ps", space=space)
         self.training = Training(
@@ -142,15 +145,21 @@ class DistributedOptimizer(Optimizer, Joinable):
         )
         self._default = self.training.config
         self._search = None
+        try:
+            self.training.control.agree("policy= or tuner=", f"policy {policy}; tuner {tuner}")
+            if tuner is not None or policy == AUTO:
+                self._search = Search(self.training, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
+                self._search.resume()
+        except BaseException:
+            self.training.close()  # else its hooks would stay with the model
+            self.training = None
+            raise
         _alive.add(self)
-        self.training.control.agree("policy= or tuner=", f"policy {policy}; tuner {tuner}")
-        if tuner is not None or policy == AUTO:
-            self._search = Search(self.training, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
-            self._search.resume()
         self._verification = Verification(self.training, verify_steps)
         self._updates = Updates(optimizer, self.training.exchange)
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
+        self._has_called: set[bool] = set()  # the model itself (True), and parts of it
         compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again
         if not compiled:
             see_hooks()  # somebody may have compiled it, and hand in what is inside
@@ -161,6 +170,10 @@ class DistributedOptimizer(Optimizer, Joinable):
                 module.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
                 module.register_load_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
             ]
+        self._handles += [  # whoever kept the optimizer itself may read and write its state, too
+            optimizer.register_state_dict_pre_hook(lambda *_: self.flush()),
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush()),
+        ]
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -189,6 +202,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             self._tell_joined()
             return self._optimizer.step(closure)
         exchange = self.training.exchange
+        self.training.check_groups(self._optimizer)
         self._updates.settle()  # of a step before without a forward and backward pass since
         if closure is not None:
             exchange.announced()  # nobody switches between two evaluations
@@ -219,7 +233,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         exchange.wait()
         self._verification.check()
         self._synchronized = True
-        if self._watch:
+        if self._watch and self._has_called and exchange.learned:
             self._find_layers()
 
     def flush(self) -> None:
@@ -368,6 +382,7 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
         self._calls.setdefault(module)
+        self._has_called.add(module is self._model)
 
     def _find_layers(self) -> None:
         """After the first step: which modules are called, in which order, and whose parameters they need."""
@@ -375,6 +390,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         for hook in self._watch:
             hook.remove()
         self._watch = []
+        if self._cross and True not in self._has_called:
+            log.info("updates happen in step(), not layer by layer: parts of the model are called, but not the model")
+            self._cross = False  # nobody could say when it reads the parameters of its own
         layers = find_layers(self._model, self._calls, self.training.exchange.parameters)
         if self._cross:
             self._updates.install(layers, self.training.exchange.parameters, self._model)
@@ -429,9 +447,17 @@ class DistributedOptimizer(Optimizer, Joinable):
             self._synchronized = False
             self.synchronize()
             exchange.taken = True
-            return loss
+            return loss if self._joining else self._mean(loss)
 
         return evaluate
+
+    def _mean(self, loss: Any) -> Any:
+        """A loss, averaged over all ranks: what an optimizer decides by it, all ranks must decide."""
+        if self.training is None or not isinstance(loss, torch.Tensor | float):
+            return loss
+        rows = self.training.control.gather(torch.tensor([float(loss)], dtype=torch.float64, device="cpu"))
+        mean = float(rows.mean())
+        return mean if isinstance(loss, float) else torch.full_like(loss.detach(), mean)
 
 
 def _mark(times: LayerTimes, layer: int, *_: object) -> None:

@@ -149,7 +149,7 @@ class Training:
         self.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype)
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
-        members = {parameter for group_ in optimizer.param_groups for parameter in group_["params"]}
+        self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
         made = self._engine = ENGINES[engine](self, timeout)
         self._prepare(plan)
         if order == LEADER:
@@ -168,6 +168,24 @@ class Training:
             frozen={name: p for name, p in model.named_parameters() if p in members and name not in parameters},
         )
         self.exchange.before = before
+
+    def has_any_of(self, optimizer: Optimizer) -> bool:
+        """Whether a parameter of the optimizer travels here."""
+        mine = set(self.exchange.parameters.values())
+        return any(parameter in mine for group in optimizer.param_groups for parameter in group["params"])
+
+    def check_groups(self, optimizer: Optimizer) -> None:
+        """Refuse parameters that came to the optimizer after it was wrapped.
+
+        Raises:
+            InputError: there are some; their gradients do not travel.
+        """
+        added = sum(p not in self._members for group in optimizer.param_groups for p in group["params"])
+        if added:
+            raise InputError(
+                f"{added} parameters were added to the optimizer after it was wrapped, and their gradients do not "
+                "travel: close() this wrapper, and wrap the optimizer again"
+            )
 
     def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
         """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
@@ -241,7 +259,8 @@ class Training:
         """Make sure that all ranks train the same model."""
         shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
         self.fingerprint = hashlib.sha256(shapes.encode()).hexdigest()[:16]
-        self.control.agree("a model", shapes)
+        laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} {p.stride()}" for name, p in parameters.items())
+        self.control.agree("a model", laid)  # gradients travel in the order of memory
 
 
 #: Wrappers that do with gradients what is done here, or cut them into shards that are no rank's whole.
@@ -288,7 +307,10 @@ def broadcast_state(model: nn.Module, group: dist.ProcessGroup | None, *, buffer
     tensors = [*([] if buffers_only else model.parameters()), *model.buffers()]
     for tensor in tensors:
         if tensor.numel():
-            dist.broadcast(tensor.detach(), source, group=group)
+            travelling = tensor.detach().contiguous()  # gloo would take as many elements from where it begins
+            dist.broadcast(travelling, source, group=group)
+            if travelling.data_ptr() != tensor.data_ptr():
+                tensor.copy_(travelling)
 
 
 def _all_reduce(training: Training, timeout: timedelta) -> Engine:

@@ -175,6 +175,8 @@ class Updates:
         Raises:
             InputError: either was changed meanwhile.
         """
+        for layer in layers:
+            layer.check()
         dropped = [parameter for layer in layers for parameter in layer.restore()]
         members = ([p for layer in layers for p in layer.members[index]] for index in range(len(self._hyper)))
         groups = zip(self._hyper, members, strict=True)
@@ -230,25 +232,34 @@ class _Layer:
             else:
                 raise _changed(name)
 
+    def check(self) -> None:
+        """Averages are there. Nothing is lost by a refusal: the update stays due, and is refused again.
+
+        Raises:
+            InputError: a parameter, or its gradient, was changed meanwhile.
+        """
+        for name, parameter in self.parameters.items():
+            gradient, version, parameter_version = self._held[name]
+            if parameter._version != parameter_version:
+                raise InputError(
+                    f"parameter '{name}' was changed after step(), before its update was taken: call flush() before, "
+                    "or say cross_step=False"
+                )
+            if gradient is not None and gradient._version != version:
+                raise _changed(name)
+            if name not in self._standing_in and parameter.grad is not None and parameter.grad is not gradient:
+                raise _changed(name)
+
     def restore(self) -> list[nn.Parameter]:
-        """Averages are there: bring gradients back that had been dropped, and say whose these are."""
+        """Bring gradients back that had been dropped, and say whose these are."""
         self.due = False
         return [parameter for name, parameter in self.parameters.items() if self._restore(name, parameter)]
 
     def _restore(self, name: str, parameter: nn.Parameter) -> bool:
         """Whether a parameter's gradient had been dropped; it is back now."""
-        gradient, version, parameter_version = self._held.pop(name)
-        if parameter._version != parameter_version:
-            raise InputError(
-                f"parameter '{name}' was changed after step(), before its update was taken: call flush() before, "
-                "or say cross_step=False"
-            )
-        if gradient is not None and gradient._version != version:
-            raise _changed(name)
+        gradient, _, _ = self._held.pop(name)
         if name in self._standing_in:  # there is one now if another rank's has arrived
             return name in self._dropped
-        if not (parameter.grad is None or parameter.grad is gradient):
-            raise _changed(name)
         dropped = parameter.grad is None
         parameter.grad = gradient
         return dropped
@@ -297,9 +308,12 @@ def zero(parameter: nn.Parameter) -> None:
 def can_cross_steps(optimizer: Optimizer) -> bool:
     """Whether updating layer by layer gives the same parameters as updating all at once.
 
-    Not for optimizers outside the list above (a subclass may override anything), nor with step hooks, which expect
-    one call a step, nor where a group keeps state of its own.
+    Not for optimizers outside the list above (a subclass may override anything), nor with step hooks or a `step` of
+    the object's own, which expect one call a step, nor where a group keeps state of its own.
     """
+    own = vars(optimizer).get("step")  # a scheduler sets one, too, which only takes note of calls
+    if own is not None and not (hasattr(own, "_wrapped_by_lr_sched") and own.__wrapped__ is type(optimizer).step):
+        return False
     hooks = [getattr(optimizer, f"_optimizer_step_{kind}_hooks", {}) for kind in ("pre", "post")]
     hooks += [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
     return type(optimizer) in ELEMENTWISE and not any(hooks)
