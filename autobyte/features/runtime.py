@@ -109,8 +109,8 @@ class Watch:
             self._regime += 1
         self._shape, self._compute_s = seen.shape, seen.compute_s
         workers, servers, _ = seen.shape
-        block_s, wire_s, crowding = self._fit(self._windows, workers)
-        byte_s = wire_s / max(1.0, self._static.total_bytes)
+        links = self._fit(self._windows, workers)
+        byte_s = links.wire_s / max(1.0, self._static.total_bytes)
         speed = float(stats.samples_per_s.mean()) * float(np.mean(measurement.step_s))
         return State(
             static=self._static,
@@ -123,9 +123,9 @@ class Watch:
             slowest_backward_s=stats.backward_s[seen.slowest],
             up_bytes_per_s=stats.up_bytes_per_s,
             down_bytes_per_s=stats.down_bytes_per_s,
-            block_s=block_s,
+            block_s=links.block_s,
             byte_s=byte_s,
-            crowding=crowding,
+            crowding=links.crowding,
             configs=len(self._seen),
             mean_byte_s=byte_s * float(seen.link_s.mean() / seen.link_s.max()) if seen.link_s.max() else 0.0,
             seen={c: float(np.mean([w.shown.mean_s for w in windows])) for c, windows in self._seen.items()},
@@ -133,13 +133,17 @@ class Watch:
             regime=self._regime,
         )
 
-    def fits(self, measurement: Measurement) -> bool:
-        """Whether a window may be of the same regime as those before.
+    def surprise(self, measurement: Measurement) -> float:
+        """How little a window goes with those before (-2 log likelihood, about); infinite: it is of another regime.
 
         Raises:
             InputError: it has no statistics, or some that cannot be.
         """
-        return self._fits(self._read(measurement)[1])
+        seen = self._read(measurement)[1]
+        if not self._fits(seen):
+            return math.inf
+        windows, workers = self._windows, seen.shape[0]
+        return self._fit([*windows, seen.window], workers).cost - (self._fit(windows, workers).cost if windows else 0)
 
     def anew(self) -> "Watch":
         """A watch for another regime of the same job, which knows what a block costs and whether links crowd."""
@@ -184,11 +188,11 @@ class Watch:
 
     def _learn(self, windows: "list[_Window]", workers: int) -> None:
         """What a block costs is known from windows under several configs; so is crowding, from several in flight."""
-        block_s, _, crowding = self._fit(windows, workers)
+        links = self._fit(windows, workers)
         if len({known.blocks for known in windows}) > 1:
-            self._block_s = block_s
+            self._block_s = links.block_s
         if _tell_of_crowding(windows):
-            self._crowding = crowding
+            self._crowding = links.crowding
 
     def _prior_s(self, workers: int) -> float:
         """What a block costs by default (s), or did in the regime before."""
@@ -200,7 +204,7 @@ class Watch:
         """How far, in log, a block's cost may be from what is assumed."""
         return PRIOR if self._block_s is None else PRIOR / 3
 
-    def _fit(self, windows: "list[_Window]", workers: int) -> tuple[float, float, float]:
+    def _fit(self, windows: "list[_Window]", workers: int) -> "_Links":
         return _fit(windows, self._prior_s(workers), self._spread, self._crowding)
 
     def _misfit(self, window: "_Window", workers: int) -> float:
@@ -209,12 +213,8 @@ class Watch:
         Misfits are relative, so a much faster link bends the fit to itself: it is the others that tell.
         """
         windows = [*self._windows, window]
-        block_s, wire_s, crowding = self._fit(windows, workers)
-        off = [
-            abs(known.blocks * block_s + wire_s * (1 + crowding * known.flight) - known.busy_s)
-            / max(known.busy_s, 1e-12)
-            for known in windows
-        ]
+        links = self._fit(windows, workers)
+        off = [abs(links.busy_s(known) - known.busy_s) / max(known.busy_s, 1e-12) for known in windows]
         return max(off[-1], float(np.median(off)))
 
 
@@ -227,6 +227,20 @@ class _Reading:
     slowest: int
     compute_s: float
     link_s: Floats
+
+
+@dataclass(frozen=True)
+class _Links:
+    """What a block costs (s), all bytes together (s), and crowding (1/B); how badly that explains what was seen."""
+
+    block_s: float
+    wire_s: float
+    crowding: float
+    cost: float
+
+    def busy_s(self, window: "_Window") -> float:
+        """How long they are busy in a step (s)."""
+        return window.blocks * self.block_s + self.wire_s * (1 + self.crowding * window.flight)
 
 
 @dataclass(frozen=True)
@@ -294,16 +308,15 @@ RARE = 3.0  # what other crowding than usual must explain before it is believed,
 LEVER = 2.0  # times the least bytes in flight: windows that differ by less do not tell whether links crowd
 
 
-def _fit(windows: list[_Window], prior_s: float, spread: float, usual: float) -> tuple[float, float, float]:
-    """What a block costs, all bytes together (s), and crowding (1/B).
+def _fit(windows: list[_Window], prior_s: float, spread: float, usual: float) -> _Links:
+    """Least squares of relative misfits; a block's cost is lognormal beforehand, and links crowd as usual.
 
-    Least squares of relative misfits; a block's cost is lognormal beforehand, and links crowd as usual: as they did
-    at another rate, or not at all. Windows must differ in what is in flight to say otherwise: where links fade as
-    well, hardly any difference would be taken for a collapse.
+    As they did at another rate, that is, or not at all. Windows must differ in what is in flight to say otherwise:
+    where links fade as well, hardly any difference would be taken for a collapse.
     """
     blocks, link_s, flight = np.array([(w.blocks, w.busy_s, w.flight) for w in windows]).T
     if not link_s.max() > 0:
-        return 0.0, 0.0, 0.0
+        return _Links(0.0, 0.0, 0.0, 0.0)
     block_s = prior_s * np.exp(_RATIO)[:, None, None]  # [cost, crowding, window]
     crowded = 1.0 + _CROWDING[None, :, None] * flight
     weight = 1.0 / np.maximum(link_s, 1e-12) ** 2
@@ -314,7 +327,8 @@ def _fit(windows: list[_Window], prior_s: float, spread: float, usual: float) ->
     if not _tell_of_crowding(windows):
         cost[:, usual != _CROWDING] = np.inf
     best, dense = np.unravel_index(int(cost.argmin()), cost.shape)
-    return float(block_s[best, 0, 0]), float(wire_s[best, dense]), float(_CROWDING[dense])
+    found = block_s[best, 0, 0], wire_s[best, dense], _CROWDING[dense], cost[best, dense]
+    return _Links(*map(float, found))
 
 
 def _tell_of_crowding(windows: "list[_Window]") -> bool:

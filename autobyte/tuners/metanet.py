@@ -39,6 +39,7 @@ CAUTION = 0.03  # of the step time, for each octave of bytes in flight beyond an
 MIXED = 0.08  # standard error of a window in which the job changed, at least: of two jobs, it says little of either
 TRIALS, PRIOR = 12, 3.0  # that tell how wrong the network is; as many were as expected, before any was seen
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
+LEAVE, NEW = 2.0, 8.0  # what a regime must explain better than the one before; what none explains after a change
 SEEN = Space()  # what the network was trained in
 
 
@@ -120,10 +121,10 @@ class Metanet(Tuner):
         """Remember it, and note by how much it was expected otherwise."""
         self._news |= measurement.config != self._running
         self._running = measurement.config
-        self._mixed = not self._mixed and self._memory.is_mixed(measurement)
+        changed, self._mixed = self._mixed, not self._mixed and self._memory.is_mixed(measurement)
         if self._mixed:
             self._news = True
-        elif not self._net.note(measurement):
+        elif not self._net.note(measurement, changed=changed):
             self._unseen.append((measurement.config, measurement.mean_s, measurement.error))
             del self._unseen[:-64]
         elif self._memory.note(self._net, measurement):
@@ -206,10 +207,10 @@ class _Network:
         assert self._known is not None
         return self._known[2]
 
-    def note(self, measurement: Measurement) -> bool:
-        """Take in a window; whether its statistics are of use."""
+    def note(self, measurement: Measurement, *, changed: bool = False) -> bool:
+        """Take in a window, before which the job changed or did not; whether its statistics are of use."""
         try:
-            self.regime = self._regime_of(measurement)
+            self.regime = self._regime_of(measurement, changed=changed)
             state = self._watches[self.regime].add(measurement)
         except InputError as error:
             if not self._warned:
@@ -220,12 +221,16 @@ class _Network:
         self._known = state, vector, self._net.encode(vector)
         return True
 
-    def _regime_of(self, measurement: Measurement) -> int:
-        """The regime that a window is of: the one before, an old one that has come back, or a new one."""
-        others = [index for index in reversed(range(len(self._watches))) if index != self.regime]
-        for index in (self.regime, *others):
-            if self._watches[index].fits(measurement):
-                return index
+    def _regime_of(self, measurement: Measurement, *, changed: bool) -> int:
+        """The regime that a window is most likely of: the one before, an old one that has come back, or a new one."""
+        cost = [
+            watch.surprise(measurement) + LEAVE * (index != self.regime) for index, watch in enumerate(self._watches)
+        ]
+        if changed:
+            cost[self.regime] += 2 * LEAVE
+        likely = int(np.argmin(cost))
+        if cost[likely] <= (NEW if changed else math.inf) and math.isfinite(cost[likely]):
+            return likely
         self._watches.append(self._watches[self.regime].anew())
         return len(self._watches) - 1
 

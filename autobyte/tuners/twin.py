@@ -75,6 +75,7 @@ class Twin(Tuner):
         self._simulated: WeakKeyDictionary[Window, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
         self._unseen: list[tuple[Config, float, float]] = []  # windows without statistics
         self._misses = Misses()
+        self._known = Misses()  # of configs that had run in their regime before
         self._pace = Backoff()
         self._running: Config | None = None
         self._left: Config | None = None  # in force before
@@ -86,16 +87,19 @@ class Twin(Tuner):
         if measurement.config != self._running:
             self._news, self._left = True, self._running
         self._running = measurement.config
-        expected_s = self._expected.get(measurement.config, math.nan)
-        if not broken(measurement.step_s):
-            self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s)
+        expected_s, changed = self._expected.get(measurement.config, math.nan), False
         if self._predictor is not None and self._complete(measurement):
-            self._news |= self._calibration.note(measurement, expected_s=expected_s)
+            changed = self._calibration.note(measurement, expected_s=expected_s)
+            self._news |= changed
         else:
             if self._predictor is not None and not self._unseen:
                 log.warning("the twin has no statistics to calibrate on, and measures instead")
             self._unseen.append((measurement.config, measurement.mean_s, measurement.error))
             del self._unseen[:-64]
+        if not changed and not broken(measurement.step_s):  # it simulated the job that was
+            self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s)
+            if measurement.config in self._calibration.ran[:-1]:
+                self._known.note(predicted_s=expected_s, observed_s=measurement.mean_s)
 
     def ask(self) -> Config | None:
         """The config in force, unless another is worth it."""
@@ -107,7 +111,8 @@ class Twin(Tuner):
         mean, deviation = self._believed()
         value = worth(mean, deviation, lasted=self._lasted)
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
-        return choice(self._candidates, self._running, value, lambda config: OURS.floor)
+        ran, bar = self._calibration.ran, OURS.bar(self._known.error)
+        return choice(self._candidates, self._running, value, lambda config: bar if config in ran else OURS.floor)
 
     @property
     def _lasted(self) -> int:

@@ -151,13 +151,13 @@ class Calibration:
                 self._left_out = True
                 return True
             window = self._end_of(window, measurement.step_s[at:], part)
-        before, regimes, changed = self.regime, self._regimes, at > 0 or self._left_out
-        window.row[0] = self._regime_of(window, changed=changed)
+        before, regimes, left_out = self.regime, self._regimes, self._left_out
+        window.row[0] = self._regime_of(window, changed=at > 0 or left_out)
         self._left_out = False
         if self._doubt is not None and window.row[0] == self._doubt[1]:
             self._blame(*self._doubt)
         others = [other for other in self.windows if other.row[0] == before]
-        doubtful = self._regimes > regimes and not changed and self._workers_alike(window, others)
+        doubtful = self._regimes > regimes and not left_out and self._workers_alike(window, others)
         self._doubt = (window, before) if doubtful and window.config != others[-1].config else None
         self.number += 1
         self._first.setdefault((float(window.row[0]), window.config), window)
@@ -174,6 +174,11 @@ class Calibration:
     def regime(self) -> float:
         """The one that the latest window belongs to."""
         return float(self.windows[-1].row[0]) if self.windows else 0.0
+
+    @property
+    def ran(self) -> list[Config]:
+        """Configs of the current regime's windows, the latest last."""
+        return [window.config for window in self.windows if window.row[0] == self.regime]
 
     def now(self) -> JobState:
         """Workers as in the latest windows of the regime, links as in the latest, cost of blocks apart."""

@@ -77,6 +77,16 @@ def test_a_regime_that_comes_back_is_known() -> None:
     assert regret(make_job(gbit=3.0), slow) <= 0.08
 
 
+def test_links_that_change_along_with_the_config_do_not_crowd() -> None:
+    """Half of all windows are torn, so that what comes after them runs under another config on another link."""
+    job, start = make_job("alexnet", architecture="allreduce"), Config(113 << 20, 113 << 20)
+    to, fro = (Change(at=at, every=40, up=gbit * GBIT, down=gbit * GBIT) for at, gbit in ((19, 3), (39, 10)))
+    tuner = Metanet(Space(default=start), model=job.model)
+    tune(tuner, World(job, scenario=Scenario("to and fro", (to, fro))), Space(default=start), budget=12)
+    assert len(tuner._net._watches) == 2
+    assert {watch._crowding for watch in tuner._net._watches} == {0.0}
+
+
 def test_on_a_flat_noisy_landscape_it_rests() -> None:
     """Compute hides all communication: whatever it changes is noise."""
     job = make_job("vgg16", gbit=1000.0, workers=2)

@@ -112,6 +112,16 @@ def test_it_sees_workers_come_and_a_straggler() -> None:
     assert max(found[2], found[3], *found[4:]) <= 0.03
 
 
+def test_a_change_of_the_job_is_no_error_of_the_simulation() -> None:
+    """Put down to the simulation, it made the twin try configs at random."""
+    job, space = make_job("alexnet", architecture="allreduce"), Space(default=Config(113 << 20, 113 << 20))
+    to, fro = (Change(at=at, every=40, up=gbit * GBIT, down=gbit * GBIT) for at, gbit in ((19, 3), (39, 10)))
+    twin = Twin(space, model=job.model, predictor=Simulated(job))
+    decisions = tune(twin, World(job, scenario=Scenario("to and fro", (to, fro))), space, budget=12)
+    assert twin._misses.error < 0.1
+    assert min(decision.config.partition_bytes for decision in decisions[6:]) >= 64 << 20  # tried some, came back
+
+
 def test_on_a_flat_noisy_landscape_it_rests() -> None:
     """Compute hides all communication: whatever it changes is noise."""
     job = make_job("vgg16", gbit=1000.0, workers=2)
@@ -278,7 +288,8 @@ def test_a_window_in_which_the_links_change_misleads_it_for_one_window_at_most(a
         Change(at=at + 20 * k, up=rate * GBIT, down=rate * GBIT) for k, rate in enumerate((3.0, 10.0, 3.0, 10.0, 3.0))
     )
     found = regrets(job, scenario=Scenario("turns", turns), windows=12, effects=Effects(jitter=0.05))
-    assert max(found) <= 0.06
+    assert max(found) <= 0.1  # it doubts what it had just tried, and goes back
+    assert sorted(found)[-2] <= 0.03
     assert np.median(found) <= 0.02
 
 
