@@ -259,7 +259,7 @@ class Training:
         """Make sure that all ranks train the same model."""
         shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
         self.fingerprint = hashlib.sha256(shapes.encode()).hexdigest()[:16]
-        laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} {p.stride()}" for name, p in parameters.items())
+        laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
         self.control.agree("a model", laid)  # gradients travel in the order of memory
 
 

@@ -176,10 +176,10 @@ def _once(action: Any) -> Any:
 def test_ranks_with_different_models_end_at_once() -> None:
     told = {
         "shapes": (
-            r"0.weight \(30, 12\) torch.float32$",
-            r"0.weight \(31, 12\) torch.float32 where rank 0 has 0.weight \(30, 12\)",
+            r"0.weight \(30, 12\) torch.float32 stride \(12, 1\)$",
+            r"0.weight \(31, 12\) torch.float32 stride \(12, 1\) where rank 0 has 0.weight \(30, 12\)",
         ),
-        "number": ("nothing$", r"5.weight \(4, 4\) torch.float32 where rank 0 has nothing$"),
+        "number": ("nothing$", r"5.weight \(4, 4\) torch.float32 stride \(4, 1\) where rank 0 has nothing$"),
     }
     for how, ranks in zip([*told, *told], at_once(_different, 3, tuple(told), timeout_s=20), strict=True):
         for rank, outcome in enumerate(ranks.outcomes()):
