@@ -35,8 +35,9 @@ log = logging.getLogger(__name__)
 
 ADAPT = 0.10  # of the observed step time: a prediction that is off by more is a lesson (AutoByte, sec. III-B)
 RESIDUAL = Process(common=0.3, regime=0.1, block=0.06, flight=0.06, octaves=3.0)  # of log(measured / predicted)
+WANDERS = 1.5  # times what links drift by in a window: how far steps wander within a regime
 CAUTION = 0.03  # of the step time, for each octave of bytes in flight beyond any that ran: networks may collapse
-MIXED = 0.08  # standard error of a window in which the job changed, at least: of two jobs, it says little of either
+MIXED = 0.03  # standard error of a window in which the job changed, at least: of two jobs, it says little of either
 TRIALS, PRIOR = 12, 3.0  # that tell how wrong the network is; as many were as expected, before any was seen
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 LEAVE, NEW = 2.0, 8.0  # what a regime must explain better than the one before; what none explains after a change
@@ -137,6 +138,7 @@ class Metanet(Tuner):
                 self._doubt.note(math.log(expected_s / observed_s), max(measurement.error, NOISE))
             else:
                 self._known.note(predicted_s=expected_s, observed_s=observed_s)
+        self._news |= self._net.ready and self._net.state.drift > 0
 
     def ask(self) -> Config | None:
         """The config in force, unless another is worth it."""
@@ -165,7 +167,8 @@ class Metanet(Tuner):
         """Logarithm of the step time under each candidate, and its standard deviation."""
         if not self._memory.windows:
             return measured_alone(self._model, self._unseen, self._candidates)
-        residual, variance = self._memory.residual(self._net, self._candidates, process=self._doubt.process)
+        process = replace(self._doubt.process, drift=WANDERS * self._net.state.drift)
+        residual, variance = self._memory.residual(self._net, self._candidates, process=process)
         mean, deviation = self._net.log_s(self._net.asked(self._candidates)) + residual, np.sqrt(variance)
         flight, most = self._memory.flight(self._net.state, self._candidates)
         mean += CAUTION * np.maximum(flight - most, 0.0) + beyond(flight, most) * deviation
@@ -185,8 +188,9 @@ class _Network:
     def __init__(self, variant: str, model: Model, *, seed: int) -> None:
         self._net, replay = stored.shipped(variant)
         self._adaptation = Adaptation(self._net, replay, seed=seed)
-        self._watches = [Watch(model)]  # of each regime
-        self.regime = 0  # whose watch saw the latest window
+        self._watches = [Watch(model)]  # of each regime, as long as links rest in it or do not
+        self._watch = 0  # which saw the latest window
+        self._regimes: dict[tuple[int, int], int] = {}
         self._warned = False
         self._known: tuple[State, Vector, Array] | None = None
 
@@ -194,6 +198,11 @@ class _Network:
     def ready(self) -> bool:
         """Whether a window has shown a state yet."""
         return self._known is not None
+
+    @property
+    def regime(self) -> int:
+        """Number of the regime of the latest window."""
+        return self._regimes.setdefault((self._watch, self.state.regime), len(self._regimes))
 
     @property
     def state(self) -> State:
@@ -210,8 +219,8 @@ class _Network:
     def note(self, measurement: Measurement, *, changed: bool = False) -> bool:
         """Take in a window, before which the job changed or did not; whether its statistics are of use."""
         try:
-            self.regime = self._regime_of(measurement, changed=changed)
-            state = self._watches[self.regime].add(measurement)
+            self._watch = self._watch_of(measurement, changed=changed)
+            state = self._watches[self._watch].add(measurement)
         except InputError as error:
             if not self._warned:
                 log.warning("the network has no statistics to predict from: %s", error)
@@ -221,17 +230,17 @@ class _Network:
         self._known = state, vector, self._net.encode(vector)
         return True
 
-    def _regime_of(self, measurement: Measurement, *, changed: bool) -> int:
+    def _watch_of(self, measurement: Measurement, *, changed: bool) -> int:
         """The regime that a window is most likely of: the one before, an old one that has come back, or a new one."""
         cost = [
-            watch.surprise(measurement) + LEAVE * (index != self.regime) for index, watch in enumerate(self._watches)
+            watch.surprise(measurement) + LEAVE * (index != self._watch) for index, watch in enumerate(self._watches)
         ]
         if changed:
-            cost[self.regime] += 2 * LEAVE
+            cost[self._watch] += 2 * LEAVE
         likely = int(np.argmin(cost))
         if cost[likely] <= (NEW if changed else math.inf) and math.isfinite(cost[likely]):
             return likely
-        self._watches.append(self._watches[self.regime].anew())
+        self._watches.append(self._watches[self._watch].anew())
         return len(self._watches) - 1
 
     def asked(self, configs: Sequence[Config]) -> Candidates:
@@ -319,13 +328,13 @@ class _Memory:
         new = float(net.regime) != self._now
         if new:
             self._now = float(net.regime)
+        self.number += 1
         row = self._rows(state, [config])[0]
         asked = net.asked([config])
         window = _Window(config, row, measurement.mean_s, measurement.error, net.code, asked, state.samples)
         like = [w for w in self.windows if w.config == config and w.row[0] == row[0]]
         drop = like[: max(0, len(like) - ALIKE + 1)]
         self.windows = [*[other for other in self.windows if other not in drop][-KEEP + 1 :], window]
-        self.number += 1
         return new
 
     def residual(self, net: _Network, configs: Sequence[Config], *, process: Process) -> tuple[Floats, Floats]:
@@ -336,8 +345,9 @@ class _Memory:
             configs: of which it is asked.
             process: of the logarithm of measured by predicted.
         """
-        here = [window for window in self.windows if window.row[0] == self._now]
-        there = [window for window in self.windows if window.row[0] != self._now]
+        rests = not net.state.drift
+        here = [w for w in self.windows if w.row[0] == self._now and (rests or w.row[1] == self.number)]
+        there = [window for window in self.windows if window not in here]
         predicted = net.log_s(net.asked([window.config for window in here]))
         if there:
             asked = Candidates(

@@ -1,6 +1,7 @@
 """Table II from measurements: a pinned vector, ratios without units, costs told apart, changes noticed."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,32 @@ def test_noise_begins_no_new_regime() -> None:
     watch, world = Watch(VGG16.model), World(VGG16, effects=Effects(jitter=0.087, cross_traffic=0.02))
     states = [watch.add(world.measure(CONFIGS[i % 2], iterations=10, warmup=2)) for i in range(20)]
     assert states[-1].regime == 0
+    assert {state.drift for state in states} == {0.0}
+
+
+def faded(*configs: Config, by: float, rest: int) -> Iterator[tuple[State, float]]:
+    """States while links fade by a part in every window, and rest from one on; what a byte costs then (s)."""
+    watch = Watch(VGG16.model)
+    for number, config in enumerate(configs):
+        job = replace(VGG16, cluster=Cluster.uniform(8, 1.25e9 * (1 - by) ** min(number, rest)))
+        yield watch.add(World(job).measure(config, iterations=10, warmup=2)), job.cluster.seconds_per_byte
+
+
+def test_links_that_fade_are_not_taken_for_blocks_that_cost() -> None:
+    """Many blocks first, then fewer: as if blocks cost nothing, if links were what they had been."""
+    few, many = CONFIGS[:2]
+    told = list(faded(many, *[few] * 7, by=0.07, rest=99))
+    assert all(state.byte_s == pytest.approx(byte_s, rel=0.05) for state, byte_s in told)
+    assert [state.drift > 0 for state, _ in told] == [False] * 4 + [True] * 4
+    assert all(list(state.seen) == [few] for state, _ in told[4:])  # the other ran on faster links
+
+
+def test_links_that_have_faded_rest() -> None:
+    told = list(faded(*CONFIGS[:2] * 8, by=0.07, rest=8))
+    assert told[8][0].drift > 0
+    assert told[-1][0].drift == 0
+    assert told[-1][0].regime > told[8][0].regime
+    assert told[-1][0].byte_s == pytest.approx(told[-1][1], rel=0.01)
 
 
 def test_what_travels_counts_not_what_the_model_has() -> None:

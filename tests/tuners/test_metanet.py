@@ -87,6 +87,23 @@ def test_links_that_change_along_with_the_config_do_not_crowd() -> None:
     assert {watch._crowding for watch in tuner._net._watches} == {0.0}
 
 
+def test_where_links_fade_it_is_near_the_best_constant() -> None:
+    """What ran on faster links is no reason to go back to it."""
+    job = make_job("gpt2", gbit=25.0, architecture="allreduce")
+    rates = [25 * GBIT * 0.9**step for step in range(25)]
+    fading = Scenario("fading", tuple(Change(at=20 + 12 * k, up=rate, down=rate) for k, rate in enumerate(rates)))
+
+    def world() -> World:
+        return World(job, scenario=fading, effects=Effects(jitter=0.05), seed=1)
+
+    decisions = tune(Metanet(SPACE, model=job.model), world(), SPACE, budget=30)
+    took_s = sum(decision.measurement.mean_s for decision in decisions if decision.measurement)
+    constants = [Config(size << 20, size << 20) for size in (1, 2, 4, 8, 16)]
+    runs = [(world(), config) for config in constants]
+    constants_s = [sum(run.measure(config, iterations=WINDOW).mean_s for _ in decisions) for run, config in runs]
+    assert took_s <= 1.06 * min(constants_s)
+
+
 def test_on_a_flat_noisy_landscape_it_rests() -> None:
     """Compute hides all communication: whatever it changes is noise."""
     job = make_job("vgg16", gbit=1000.0, workers=2)
