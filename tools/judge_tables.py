@@ -16,6 +16,9 @@ RESAMPLED = 2000
 BO, AS_PUBLISHED = "bayesian", "bayesian-published"  # tuned once before the start
 PAPER = {"bandwidth-10-3": "6.4 … 23 %", "jobs-joining": "8.8 … 19.2 %"}  # claimed gains over BO tuned once
 
+ORDER = ["default", "p3", "grid", "random", AS_PUBLISHED, BO, f"{BO}@drift", "optuna", "optuna-gp", "descent"]
+ORDER += ["metanet-published", "metanet", "twin"]  # in tables; others follow
+
 Row = dict[str, str]
 Rows = list[Row]
 Sample = list[tuple[float, str]]  # values, each with what it shares with others: a seed, or a recorded cell
@@ -157,9 +160,12 @@ def _cpu(rows: Rows) -> str:
 
 
 def _by(rows: Rows, column: str) -> dict[str, Rows]:
+    """Rows by what stands in a column; tuners in the order of tables, all else as it came."""
     grouped: dict[str, Rows] = {}
     for row in rows:
         grouped.setdefault(row[column], []).append(row)
+    if column == "tuner":
+        return dict(sorted(grouped.items(), key=lambda it: ORDER.index(it[0]) if it[0] in ORDER else len(ORDER)))
     return grouped
 
 
