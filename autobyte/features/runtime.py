@@ -389,7 +389,8 @@ def _fit(
 
 def _ages(windows: list[_Window]) -> list[int]:
     """How many windows ago they were."""
-    return [max(other.number for other in windows) - window.number for window in windows]
+    latest = max(window.number for window in windows)
+    return [latest - window.number for window in windows]
 
 
 def _tell_of_crowding(windows: "list[_Window]") -> bool:

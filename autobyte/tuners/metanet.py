@@ -39,6 +39,7 @@ WANDERS = 1.5  # times what links drift by in a window: how far steps wander wit
 CAUTION = 0.03  # of the step time, for each octave of bytes in flight beyond any that ran: networks may collapse
 MIXED = 0.03  # standard error of a window in which the job changed, at least: of two jobs, it says little of either
 TRIALS, PRIOR = 12, 3.0  # that tell how wrong the network is; as many were as expected, before any was seen
+REGIMES = 16  # that are remembered
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 LEAVE, NEW = 2.0, 8.0  # what a regime must explain better than the one before; what none explains after a change
 SEEN = Space()  # what the network was trained in
@@ -188,9 +189,9 @@ class _Network:
     def __init__(self, variant: str, model: Model, *, seed: int) -> None:
         self._net, replay = stored.shipped(variant)
         self._adaptation = Adaptation(self._net, replay, seed=seed)
-        self._watches = [Watch(model)]  # of each regime, as long as links rest in it or do not
-        self._watch = 0  # which saw the latest window
-        self._regimes: dict[tuple[int, int], int] = {}
+        self._watches = {0: Watch(model)}  # of the latest regimes, by number; the one that saw the latest window last
+        self._number = 1  # of the next
+        self._regimes: dict[tuple[int, int], int] = {}  # a watch has several where links drift, and come to rest
         self._warned = False
         self._known: tuple[State, Vector, Array] | None = None
 
@@ -202,7 +203,7 @@ class _Network:
     @property
     def regime(self) -> int:
         """Number of the regime of the latest window."""
-        return self._regimes.setdefault((self._watch, self.state.regime), len(self._regimes))
+        return self._regimes.setdefault((next(reversed(self._watches)), self.state.regime), len(self._regimes))
 
     @property
     def state(self) -> State:
@@ -219,8 +220,7 @@ class _Network:
     def note(self, measurement: Measurement, *, changed: bool = False) -> bool:
         """Take in a window, before which the job changed or did not; whether its statistics are of use."""
         try:
-            self._watch = self._watch_of(measurement, changed=changed)
-            state = self._watches[self._watch].add(measurement)
+            state = self._watch_of(measurement, changed=changed).add(measurement)
         except InputError as error:
             if not self._warned:
                 log.warning("the network has no statistics to predict from: %s", error)
@@ -230,18 +230,25 @@ class _Network:
         self._known = state, vector, self._net.encode(vector)
         return True
 
-    def _watch_of(self, measurement: Measurement, *, changed: bool) -> int:
-        """The regime that a window is most likely of: the one before, an old one that has come back, or a new one."""
-        cost = [
-            watch.surprise(measurement) + LEAVE * (index != self._watch) for index, watch in enumerate(self._watches)
-        ]
+    def _watch_of(self, measurement: Measurement, *, changed: bool) -> Watch:
+        """That of the most likely regime: the one before, an old one that has come back, or a new one."""
+        before = next(reversed(self._watches))
+        cost = {
+            number: watch.surprise(measurement) + LEAVE * (number != before)
+            for number, watch in self._watches.items()
+        }
         if changed:
-            cost[self._watch] += 2 * LEAVE
-        likely = int(np.argmin(cost))
+            cost[before] += 2 * LEAVE
+        likely = min(sorted(cost), key=lambda number: cost[number])
         if cost[likely] <= (NEW if changed else math.inf) and math.isfinite(cost[likely]):
-            return likely
-        self._watches.append(self._watches[self._watch].anew())
-        return len(self._watches) - 1
+            watch = self._watches.pop(likely)
+        else:
+            likely, watch = self._number, self._watches[before].anew()
+            self._number += 1
+        self._watches[likely] = watch
+        if len(self._watches) > REGIMES:
+            del self._watches[next(iter(self._watches))]
+        return watch
 
     def asked(self, configs: Sequence[Config]) -> Candidates:
         """Configs as numbers, in the latest state."""

@@ -23,7 +23,7 @@ from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
-from autobyte.tuners.metanet import Metanet, MetanetPublished
+from autobyte.tuners.metanet import REGIMES, Metanet, MetanetPublished
 from autobyte.tuning import WARMUP, WINDOW, make_tuner, tune
 
 SPACE = Space()
@@ -77,6 +77,18 @@ def test_a_regime_that_comes_back_is_known() -> None:
     assert regret(make_job(gbit=3.0), slow) <= 0.08
 
 
+def test_regimes_that_are_remembered_are_bounded() -> None:
+    """Training lasts for weeks, and every window is compared with all regimes."""
+    job = make_job()
+    rates = [gbit * GBIT for gbit in np.geomspace(0.01, 1000, 24)]
+    changes = tuple(Change(at=20 * (k + 1), up=rate, down=rate) for k, rate in enumerate(rates))
+    tuner = Metanet(SPACE, model=job.model)
+    decisions = tune(tuner, World(job, scenario=Scenario("ever new", changes)), SPACE, budget=52)
+    assert len(decisions) == 52
+    assert tuner._net._number > REGIMES
+    assert len(tuner._net._watches) == REGIMES
+
+
 def test_links_that_change_along_with_the_config_do_not_crowd() -> None:
     """Half of all windows are torn, so that what comes after them runs under another config on another link."""
     job, start = make_job("alexnet", architecture="allreduce"), Config(113 << 20, 113 << 20)
@@ -84,7 +96,7 @@ def test_links_that_change_along_with_the_config_do_not_crowd() -> None:
     tuner = Metanet(Space(default=start), model=job.model)
     tune(tuner, World(job, scenario=Scenario("to and fro", (to, fro))), Space(default=start), budget=12)
     assert len(tuner._net._watches) == 2
-    assert {watch._crowding for watch in tuner._net._watches} == {0.0}
+    assert {watch._crowding for watch in tuner._net._watches.values()} == {0.0}
 
 
 def test_where_links_fade_it_is_near_the_best_constant() -> None:
