@@ -81,6 +81,7 @@ class Window:
     state: JobState  # rates as measured, blocks and all
     step_s: float
     error: float  # of the mean, relative
+    noise: float = LINK_NOISE  # of the logarithm of its pace; more where it surprises
 
     @property
     def compute_s(self) -> float:
@@ -160,6 +161,7 @@ class Calibration:
         doubtful = self._regimes > regimes and not left_out and self._workers_alike(window, others)
         self._doubt = (window, before) if doubtful and window.config != others[-1].config else None
         self.number += 1
+        self._weigh(window)
         self._first.setdefault((float(window.row[0]), window.config), window)
         self._remember(window)
         self._fit()
@@ -214,9 +216,10 @@ class Calibration:
         mean, variance = self._paces(rows)
         return mean - float(self.windows[-1].pace(self.overhead)), variance
 
-    def _paces(self, rows: Floats) -> tuple[Floats, Floats]:
-        values = np.array([float(window.pace(self.overhead)) for window in self.windows])
-        known, noise = np.array([window.row for window in self.windows]), np.full(len(values), LINK_NOISE)
+    def _paces(self, rows: Floats, windows: Sequence[Window] = ()) -> tuple[Floats, Floats]:
+        windows = windows or self.windows
+        values = np.array([float(window.pace(self.overhead)) for window in windows])
+        known, noise = np.array([window.row for window in windows]), np.array([window.noise for window in windows])
         told = [process.posterior(known, values - values[-1], noise, at=rows) for process in LINKS]
         means, variances = np.array([mean for mean, _ in told]), np.array([variance for _, variance in told])
         mean = self._links @ means
@@ -230,7 +233,7 @@ class Calibration:
         paces -= float(np.log(self.windows[-1].busy_s / self.windows[-1].load.nbytes.max()))
         weights = np.empty((len(LINKS), len(OVERHEADS)))
         for index, process in enumerate(LINKS):
-            covariance = process.covariance(rows, rows) + LINK_NOISE**2 * np.eye(len(rows))
+            covariance = process.covariance(rows, rows) + np.diag([window.noise**2 for window in self.windows])
             beyond = paces - process.expected(rows)
             misfit = (beyond * np.linalg.solve(covariance, beyond.T).T).sum(axis=1)
             weights[index] = -0.5 * (misfit + np.linalg.slogdet(covariance)[1])
@@ -312,7 +315,16 @@ class Calibration:
         """Put a window down to its config: links are what they were before it."""
         self._first.pop((float(window.row[0]), window.config), None)
         window.row[0] = regime
-        self._first.setdefault((regime, window.config), window)
+        self._weigh(window)
+
+    def _weigh(self, window: Window) -> None:
+        """The farther a window is from what those before it say, the less it says of other configs."""
+        others = [other for other in self.windows if other is not window]
+        if any(other.row[0] == window.row[0] for other in others):
+            mean, variance = self._paces(window.row[None], others)
+            beyond = abs(float(window.pace(self.overhead) - mean[0]))
+            if beyond > SURPRISE * (math.sqrt(float(variance[0])) + 0.03):
+                window.noise = beyond
 
     def _alike(self, window: Window, others: list[Window]) -> bool:
         """Whether workers are the same as in other windows, and links too where the config was the same."""
