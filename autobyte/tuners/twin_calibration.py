@@ -299,6 +299,8 @@ class Calibration:
             others = [other for other in self.windows if other.row[0] == regime]
             if not self._alike(window, others):
                 continue
+            if self._first.get((regime, window.config), window).noise > LINK_NOISE:
+                return regime  # it surprises as it did before
             row = window.row.copy()
             row[0] = regime
             mean, variance = self._paces(row[None])
@@ -316,15 +318,24 @@ class Calibration:
         self._first.pop((float(window.row[0]), window.config), None)
         window.row[0] = regime
         self._weigh(window)
+        self._first[regime, window.config] = window
 
     def _weigh(self, window: Window) -> None:
-        """The farther a window is from what those before it say, the less it says of other configs."""
+        """The farther a window is from what those before it say, the less it says; but not where another agrees."""
         others = [other for other in self.windows if other is not window]
-        if any(other.row[0] == window.row[0] for other in others):
-            mean, variance = self._paces(window.row[None], others)
-            beyond = abs(float(window.pace(self.overhead) - mean[0]))
-            if beyond > SURPRISE * (math.sqrt(float(variance[0])) + 0.03):
-                window.noise = beyond
+        within = [other for other in others if other.row[0] == window.row[0]]
+        if not within:
+            return
+        pace = float(window.pace(self.overhead))
+        mean, variance = self._paces(window.row[None], others)
+        beyond = abs(pace - float(mean[0]))
+        agree = [other for other in within if other.config == window.config]
+        agree = [other for other in agree if abs(float(other.pace(self.overhead)) - pace) <= SAME_LINK]
+        if agree:
+            for other in agree:
+                other.noise = LINK_NOISE
+        elif beyond > SURPRISE * (math.sqrt(float(variance[0])) + 0.03):
+            window.noise = beyond
 
     def _alike(self, window: Window, others: list[Window]) -> bool:
         """Whether workers are the same as in other windows, and links too where the config was the same."""
