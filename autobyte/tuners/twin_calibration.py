@@ -290,7 +290,6 @@ class Calibration:
         if not self.windows:
             return 0.0
         current = self.regime
-        pace = float(window.pace(self.overhead))
         likely = current if self._doubt is None else self._doubt[1]
         known = sorted(
             {float(other.row[0]) for other in self.windows}, key=lambda regime: (regime != likely, -regime)
@@ -301,13 +300,10 @@ class Calibration:
                 continue
             if self._first.get((regime, window.config), window).noise > LINK_NOISE:
                 return regime  # it surprises as it did before
-            row = window.row.copy()
-            row[0] = regime
-            mean, variance = self._paces(row[None])
-            beyond = pace - float(mean[0])
-            if abs(beyond) < SURPRISE * (math.sqrt(float(variance[0])) + 0.03):
+            beyond, surprises = self._beyond(window, regime, self.windows)
+            if not surprises:
                 return regime
-            larger = window.config != self.windows[-1].config and row[3] >= self.windows[-1].row[3]
+            larger = window.config != self.windows[-1].config and window.row[3] >= self.windows[-1].row[3]
             if regime == current and beyond > 0 and larger and not changed:
                 return regime  # slower with more bytes in flight: that may well be the config
         self._regimes += 1
@@ -327,15 +323,20 @@ class Calibration:
         if not within:
             return
         pace = float(window.pace(self.overhead))
-        mean, variance = self._paces(window.row[None], others)
-        beyond = abs(pace - float(mean[0]))
         agree = [other for other in within if other.config == window.config]
         agree = [other for other in agree if abs(float(other.pace(self.overhead)) - pace) <= SAME_LINK]
-        if agree:
-            for other in agree:
-                other.noise = LINK_NOISE
-        elif beyond > SURPRISE * (math.sqrt(float(variance[0])) + 0.03):
-            window.noise = beyond
+        for other in agree:
+            other.noise = LINK_NOISE
+        beyond, surprises = self._beyond(window, float(window.row[0]), others)
+        if surprises and not agree:
+            window.noise = abs(beyond)
+
+    def _beyond(self, window: Window, regime: float, others: Sequence[Window]) -> tuple[float, bool]:
+        """By how much a window's pace is not what others say of it in a regime; whether that is a surprise."""
+        row = np.array([[regime, *window.row[1:]]])
+        mean, variance = self._paces(row, others)
+        beyond = float(window.pace(self.overhead) - mean[0])
+        return beyond, abs(beyond) >= SURPRISE * (math.sqrt(float(variance[0])) + 0.03)
 
     def _alike(self, window: Window, others: list[Window]) -> bool:
         """Whether workers are the same as in other windows, and links too where the config was the same."""
