@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import numpy as np
 from hypothesis import strategies as st
 from worlds import clusters
 
@@ -56,12 +57,12 @@ def spelled(tiling: Tiling) -> list[list[tuple[int, int, int]]]:
 
 def covers_exactly(tiling: Tiling) -> bool:
     """Count, element by element, how often each is carried: once, all-gathers aside."""
-    counts = [[0] * numel for numel in tiling.gradients.numel.tolist()]
+    counts = [np.zeros(numel, dtype=np.int8) for numel in tiling.gradients.numel]
     for block in (block for block in tiling.blocks if block.op is not Op.ALL_GATHER):
         for segment in block.segments:
-            for element in range(segment.start, segment.stop):
-                counts[segment.tensor][element] += 1
-    return all(count == 1 for row in counts for count in row)
+            assert 0 <= segment.start <= segment.stop <= len(counts[segment.tensor])
+            counts[segment.tensor][segment.start : segment.stop] += 1
+    return all(bool((count == 1).all()) for count in counts)
 
 
 def segments(*rows: Iterable[tuple[int, int, int]]) -> list[list[Segment]]:

@@ -27,7 +27,7 @@ def assert_equal(compiled: Simulation, reference: Simulation) -> None:
     assert compiled.inversions == reference.inversions
 
 
-@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(data=st.data(), plan=plans(), effects=EFFECTS, iterations=st.integers(1, 5), first=st.sampled_from([0, 3]))
 def test_equals_the_reference_in_any_world(data: st.DataObject, plan, effects, iterations, first) -> None:
     scenario = data.draw(scenarios(plan.job.cluster.workers))
