@@ -9,7 +9,7 @@ from autobyte.config import Config
 from autobyte.job import Cluster, Floats, Job, Layer, Model
 from autobyte.scheduler.policies import make_plan
 from autobyte.simulator import kernel
-from autobyte.tuners.twin_calibration import JobState, Load
+from autobyte.tuners.twin_windows import JobState, Load
 
 ALIKE = 0.1  # workers whose times, or links whose rates, differ by less count as alike
 SETTLING = 3  # steps until workers that differ have found their rhythm

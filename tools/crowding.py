@@ -19,8 +19,9 @@ from autobyte.job import Cluster
 from autobyte.prediction import Simulated
 from autobyte.simulator.landscape import least_s
 from autobyte.simulator.world import World
-from autobyte.tuners.twin_calibration import LINKS, JobState, Window, place
+from autobyte.tuners.twin_calibration import LINKS
 from autobyte.tuners.twin_process import KNEE
+from autobyte.tuners.twin_windows import JobState, Window, place
 from autobyte.units import MIB
 
 FIRST = 20_000  # seeds

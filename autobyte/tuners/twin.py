@@ -15,8 +15,9 @@ from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
 from autobyte.tuners.choosing import AHEAD, LASTS, NOISE, OCTAVES, beyond, choice, every, measured_alone, worth
 from autobyte.tuners.trigger import OURS, Backoff, Misses
-from autobyte.tuners.twin_calibration import Calibration, JobState, Load, Window, broken
+from autobyte.tuners.twin_calibration import Calibration
 from autobyte.tuners.twin_process import Process
+from autobyte.tuners.twin_windows import JobState, Load, Window, broken
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Twin(Tuner):
         self._candidates = every(space)
         self._coarse = np.array([_is_coarse(config) for config in self._candidates])
         self._rows = [(config.partition_bytes, *config.knobs.values()) for config in self._candidates]
-        self._calibration = Calibration(self._load)
+        self._calibration = Calibration(self._load, self._stretched)
         self._loads: dict[tuple[int, tuple[float, ...], int, int], Load] = {}
         self._simulated: WeakKeyDictionary[Window, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
         self._unseen: list[tuple[Config, float, float]] = []  # windows without statistics
@@ -107,6 +108,7 @@ class Twin(Tuner):
             return self._running
         self._news = False
         if self._calibration.doubtful and self._left is not None:
+            self._expected.clear()  # of the job that was
             return self._left
         mean, deviation = self._believed()
         value = worth(mean, deviation, lasted=self._lasted)
@@ -196,6 +198,10 @@ class Twin(Tuner):
 
     def _measured(self) -> tuple[Floats, Floats]:
         return measured_alone(self._model, self._unseen, self._candidates)
+
+    def _stretched(self, state: JobState, config: Config, stretch: Floats) -> Floats:
+        assert self._predictor is not None
+        return self._predictor.step_s(state, [config] * len(stretch), stretch)
 
     def _load(self, config: Config, workers: int, servers: int) -> Load:
         assert self._predictor is not None

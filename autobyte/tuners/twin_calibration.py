@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,98 +10,24 @@ from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.trace import Measurement
 from autobyte.tuners.twin_process import Process
+from autobyte.tuners.twin_windows import BREAK, LEAST, LINK_NOISE, JobState, Load, Window, apart, broken, place
 
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
 OVERHEAD_SPREAD = 0.8  # of its logarithm, before anything is known
+RESTS = 0.03  # by how much, relatively, links that rest may drift
 LINKS = [  # of log(seconds per byte): links that mind the block or not, the bytes in flight or not, or crowd
-    Process(regime=3.0, drift=0.03, block=block, flight=flight, crowding=crowding)
+    Process(regime=3.0, drift=drift, block=block, flight=flight, crowding=crowding)
+    for drift in (RESTS, 0.1)
     for block in (0.02, 0.15)
     for flight, crowding in ((0.02, (0.0, 0.0)), (0.2, (0.0, 0.0)), (0.2, (0.4, 0.2)))
 ]
-LINK_NOISE = 0.01
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
 SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no straggler
 SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
-LEAST = 1e-3  # the part of a link's time that bytes take, at least
-BREAK, SURE = 0.1, 5.0  # of log(step time) within a window, and in standard errors: the job changed meanwhile
+JOINS = 0.5  # of log(seconds per byte), under two configs
+EXPLAINS = 0.05  # of log(simulated / measured step time)
 ENOUGH = 0.3  # the part of a window after a change from which statistics of its end can be told
-
-
-@dataclass(frozen=True)
-class Load:
-    """What a step puts on the links.
-
-    Args:
-        blocks: how many.
-        block_bytes: size of the block that the mean byte travels in.
-        total_bytes: of gradient.
-        nbytes: that cross each host's link in either direction, shape [workers].
-        block_s: what a block nominally costs there beyond its bytes (s).
-    """
-
-    blocks: int
-    block_bytes: float
-    total_bytes: int
-    nbytes: Floats
-    block_s: float
-
-
-@dataclass(frozen=True, eq=False)
-class JobState:
-    """What was measured of a job's workers and links.
-
-    Args:
-        forward_s, backward_s: time per layer on every worker (s), shape [workers, layers].
-        up_bytes_per_s, down_bytes_per_s: of every host's link, without what blocks cost, shape [workers].
-        servers: how many there are; 0 is all-reduce.
-        overhead: what a block costs beyond its bytes, as a multiple of what is nominal.
-    """
-
-    forward_s: Floats
-    backward_s: Floats
-    up_bytes_per_s: Floats
-    down_bytes_per_s: Floats
-    servers: int
-    overhead: float
-
-    @property
-    def workers(self) -> int:
-        """How many there are."""
-        return len(self.forward_s)
-
-
-@dataclass(eq=False)
-class Window:
-    """A window's statistics, and the load that it ran under."""
-
-    config: Config
-    row: Floats  # see `Process`
-    load: Load
-    state: JobState  # rates as measured, blocks and all
-    step_s: float
-    error: float  # of the mean, relative
-    noise: float = LINK_NOISE  # of the logarithm of its pace; more where it surprises
-
-    @property
-    def compute_s(self) -> float:
-        """Of the slowest worker."""
-        return float((self.state.forward_s + self.state.backward_s).sum(axis=1).max())
-
-    @property
-    def busy_s(self) -> float:
-        """Time in a step in which the busiest link was busy."""
-        return float((self.load.nbytes / self.state.up_bytes_per_s).max())
-
-    def bytes_s(self, overhead: Floats | float) -> Floats:
-        """The part of it that bytes took, if blocks cost so much."""
-        blocks_s = self.load.blocks * self.load.block_s * np.asarray(overhead)
-        return np.maximum(self.busy_s - blocks_s, LEAST * self.busy_s)
-
-    def pace(self, overhead: Floats | float) -> Floats:
-        """Logarithm of the seconds per byte, if blocks cost so much."""
-        pace: Floats = np.log(self.bytes_s(overhead) / self.load.nbytes.max())
-        return pace
 
 
 class Calibration:
@@ -114,10 +40,14 @@ class Calibration:
 
     Args:
         load: of a config, for so many workers and servers.
+        step_s: time of a step under a config whose bytes take so many times as long (s), shape [stretches].
     """
 
-    def __init__(self, load: Callable[[Config, int, int], Load]) -> None:
+    def __init__(
+        self, load: Callable[[Config, int, int], Load], step_s: Callable[[JobState, Config, Floats], Floats]
+    ) -> None:
         self._load = load
+        self._step_s = step_s
         self.windows: list[Window] = []
         self.overhead = 1.0
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
@@ -138,13 +68,7 @@ class Calibration:
             measurement: the window.
             expected_s: of its steps, in the state that the window before showed (s).
         """
-        stats = measurement.stats
-        assert stats is not None
-        load = self._load(measurement.config, len(stats.forward_s), stats.servers)
-        rates = stats.up_bytes_per_s, stats.down_bytes_per_s
-        state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
-        row = np.array([0.0, self.number, *place(measurement.config, load)])
-        window = Window(measurement.config, row, load, state, measurement.mean_s, measurement.error)
+        window = self._window(measurement)
         at = self._break(measurement, expected_s)
         if at:
             part = 1 - at / len(measurement.step_s)
@@ -152,16 +76,20 @@ class Calibration:
                 self._left_out = True
                 return True
             window = self._end_of(window, measurement.step_s[at:], part)
+        elif self.windows and apart(measurement.step_s[: measurement.warmup], measurement.mean_s) > BREAK:
+            window = self._explained(window)  # statistics have the warm-up, too
         before, regimes, left_out = self.regime, self._regimes, self._left_out
         window.row[0] = self._regime_of(window, changed=at > 0 or left_out)
         self._left_out = False
         if self._doubt is not None and window.row[0] == self._doubt[1]:
             self._blame(*self._doubt)
         others = [other for other in self.windows if other.row[0] == before]
-        doubtful = self._regimes > regimes and not left_out and self._workers_alike(window, others)
-        self._doubt = (window, before) if doubtful and window.config != others[-1].config else None
+        new = self._regimes > regimes and not left_out and self._workers_alike(window, others)
+        new = new and not self._joined(others[-1], window)
         self.number += 1
         self._weigh(window)
+        switched = bool(self.windows) and window.config != self.windows[-1].config
+        self._doubt = (window, before) if switched and (new or window.noise > LINK_NOISE) else None
         self._first.setdefault((float(window.row[0]), window.config), window)
         self._remember(window)
         self._fit()
@@ -205,25 +133,32 @@ class Calibration:
         )
 
     def rows(self, configs: Sequence[Config]) -> Floats:
-        """Rows of configs as they would be in the next window, shape [configs, 4]."""
+        """Rows of configs as they would be in the latest window, shape [configs, 4]."""
         state = self.windows[-1].state
         loads = [self._load(config, state.workers, state.servers) for config in configs]
-        head = [self.regime, float(self.number)]
+        head = self.windows[-1].row[:2]
         return np.array([[*head, *place(config, load)] for config, load in zip(configs, loads, strict=True)])
 
     def stretch(self, rows: Floats) -> tuple[Floats, Floats]:
-        """Logarithm of how much longer bytes take than in the latest window, and its variance; shape [rows]."""
-        mean, variance = self._paces(rows)
-        return mean - float(self.windows[-1].pace(self.overhead)), variance
+        """Logarithm of how much longer bytes take than in the latest window, and its variance; shape [rows].
 
-    def _paces(self, rows: Floats, windows: Sequence[Window] = ()) -> tuple[Floats, Floats]:
+        Until the next, links may wander a little; by how much is no reason to stay with a config, nor to leave it.
+        """
+        mean, variance = self._paces(rows)
+        return mean - float(self.windows[-1].pace(self.overhead)), variance + (1 - math.exp(-1 / 2)) * RESTS**2
+
+    def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> tuple[Floats, Floats]:
         windows = windows or self.windows
+        likely = self._links
+        if rest:
+            likely = np.array([process.drift <= RESTS for process in LINKS]) * (likely + 1e-12)
+            likely /= likely.sum()
         values = np.array([float(window.pace(self.overhead)) for window in windows])
         known, noise = np.array([window.row for window in windows]), np.array([window.noise for window in windows])
         told = [process.posterior(known, values - values[-1], noise, at=rows) for process in LINKS]
         means, variances = np.array([mean for mean, _ in told]), np.array([variance for _, variance in told])
-        mean = self._links @ means
-        return mean + values[-1], self._links @ (variances + (means - mean) ** 2)
+        mean = likely @ means
+        return mean + values[-1], likely @ (variances + (means - mean) ** 2)
 
     def _fit(self) -> None:
         """Weigh the costs that a block may have, and how much configs may matter, by how well windows then agree."""
@@ -244,6 +179,16 @@ class Calibration:
         share /= share.sum()
         self.overhead = float(np.exp(share.sum(axis=0) @ np.log(OVERHEADS)))
         self._links = share.sum(axis=1)
+
+    def _window(self, measurement: Measurement) -> Window:
+        """As it was measured; of no regime yet."""
+        stats = measurement.stats
+        assert stats is not None
+        load = self._load(measurement.config, len(stats.forward_s), stats.servers)
+        rates = stats.up_bytes_per_s, stats.down_bytes_per_s
+        state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
+        row = np.array([0.0, self.number, *place(measurement.config, load)])
+        return Window(measurement.config, row, load, state, measurement.mean_s, measurement.error)
 
     def _break(self, measurement: Measurement, expected_s: float) -> int:
         """The step of a window from which the job is another; 0 where it is not."""
@@ -278,7 +223,23 @@ class Calibration:
                 state.servers,
                 0.0,
             )
-        return Window(window.config, window.row, load, state, float(steps.mean()), error)
+        return self._explained(Window(window.config, window.row, load, state, float(steps.mean()), error))
+
+    def _explained(self, window: Window) -> Window:
+        """With rates that explain its steps, the nearest to those that were told: a mean tells little of its end."""
+        state, load = self.of(window), window.load
+        if state.workers == 1 or not window.step_s > 0:
+            return window
+        least_s = max(window.step_s - window.compute_s, 0.1 * window.step_s) / 2
+        busy_s = np.append(np.geomspace(least_s, window.step_s, 32), window.busy_s)
+        blocks_s = load.blocks * load.block_s * self.overhead
+        stretch = np.maximum(busy_s - blocks_s, LEAST * busy_s) / window.bytes_s(self.overhead)
+        off = np.abs(np.log(self._step_s(state, window.config, stretch) / window.step_s))
+        nearest = np.where(off <= max(off.min(), EXPLAINS), np.abs(np.log(stretch)), np.inf).argmin()
+        told = window.state
+        rates = np.array([told.up_bytes_per_s, told.down_bytes_per_s]) * (window.busy_s / busy_s[nearest])
+        window.state = replace(told, up_bytes_per_s=rates[0], down_bytes_per_s=rates[1])
+        return window
 
     def _regime_of(self, window: Window, *, changed: bool) -> float:
         """The regime that explains a window, the current one first; a new one where none does.
@@ -300,7 +261,7 @@ class Calibration:
                 continue
             if self._first.get((regime, window.config), window).noise > LINK_NOISE:
                 return regime  # it surprises as it did before
-            beyond, surprises = self._beyond(window, regime, self.windows)
+            beyond, surprises = self._beyond(window, regime, self.windows, rest=regime != likely)
             if not surprises:
                 return regime
             larger = window.config != self.windows[-1].config and window.row[3] >= self.windows[-1].row[3]
@@ -316,6 +277,16 @@ class Calibration:
         self._weigh(window)
         self._first[regime, window.config] = window
 
+    def _joined(self, last: Window, window: Window) -> bool:
+        """Whether the window before, which surprised, was the first of this regime, and not slow by its config."""
+        alike = abs(float(last.pace(self.overhead) - window.pace(self.overhead))) <= JOINS
+        if last.noise <= LINK_NOISE or last is not self.windows[-1] or not alike:
+            return False
+        self._first.pop((float(last.row[0]), last.config), None)
+        last.row[0], last.noise = window.row[0], LINK_NOISE
+        self._first[float(last.row[0]), last.config] = last
+        return True
+
     def _weigh(self, window: Window) -> None:
         """The farther a window is from what those before it say, the less it says; but not where another agrees."""
         others = [other for other in self.windows if other is not window]
@@ -323,7 +294,8 @@ class Calibration:
         if not within:
             return
         pace = float(window.pace(self.overhead))
-        agree = [other for other in within if other.config == window.config]
+        came_back = window.config != others[-1].config  # else both may be slow by what else happened then
+        agree = [other for other in within if came_back and other.config == window.config]
         agree = [other for other in agree if abs(float(other.pace(self.overhead)) - pace) <= SAME_LINK]
         for other in agree:
             other.noise = LINK_NOISE
@@ -331,10 +303,15 @@ class Calibration:
         if surprises and not agree:
             window.noise = abs(beyond)
 
-    def _beyond(self, window: Window, regime: float, others: Sequence[Window]) -> tuple[float, bool]:
-        """By how much a window's pace is not what others say of it in a regime; whether that is a surprise."""
+    def _beyond(
+        self, window: Window, regime: float, others: Sequence[Window], *, rest: bool = False
+    ) -> tuple[float, bool]:
+        """By how much a window's pace is not what others say of it in a regime; whether that is a surprise.
+
+        Links that wander are not expected back where they were: `rest` is what those that do not wander would do.
+        """
         row = np.array([[regime, *window.row[1:]]])
-        mean, variance = self._paces(row, others)
+        mean, variance = self._paces(row, others, rest=rest)
         beyond = float(window.pace(self.overhead) - mean[0])
         return beyond, abs(beyond) >= SURPRISE * (math.sqrt(float(variance[0])) + 0.03)
 
@@ -360,23 +337,3 @@ class Calibration:
         self.windows = [*[other for other in self.windows if other not in drop][-KEEP + 1 :], window]
         regimes = {float(other.row[0]) for other in self.windows}
         self._first = {key: first for key, first in self._first.items() if key[0] in regimes}
-
-
-def broken(step_s: Sequence[float]) -> int:
-    """The step from which a window's step times are others than before it; 0 where they are not."""
-    logs = np.log(np.maximum(np.array(step_s), 1e-12))
-    count, found, most = len(logs), 0, SURE
-    for at in range(1, count):
-        one, other = logs[:at], logs[at:]
-        apart = abs(float(one.mean() - other.mean()))
-        spread = math.sqrt((float(one.var()) * at + float(other.var()) * (count - at)) / max(count - 2, 1))
-        sure = apart / max(spread * math.sqrt(1 / at + 1 / (count - at)), 1e-3)
-        if apart > BREAK and sure > most:
-            found, most = at, sure
-    return found
-
-
-def place(config: Config, load: Load) -> list[float]:
-    """Where a config lies: log2 of the block that carries the mean byte, and of the window of bytes in flight."""
-    window = min(config.credit_bytes, max(load.total_bytes, 1))
-    return [math.log2(max(load.block_bytes, 1.0)), math.log2(window)]

