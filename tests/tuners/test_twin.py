@@ -306,6 +306,51 @@ def test_a_trial_that_fits_nothing_is_undone_and_blamed_if_links_are_what_they_w
     assert twin.ask() != trial
 
 
+def test_a_larger_window_that_is_slower_is_asked_about_before_it_is_blamed() -> None:
+    """The config before tells: here links have changed for both."""
+    job = make_job("gpt2", architecture="allreduce")
+    twin, world = make_twin(job), World(job)
+    slow = World(make_job("gpt2", architecture="allreduce", gbit=2.0))
+    rest, trial = Config(8 << 20, 8 << 20), Config(16 << 20, 16 << 20)
+    for config in (rest, rest):
+        twin.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
+    twin.tell(slow.measure(trial, iterations=WINDOW, warmup=WARMUP))
+    assert twin.ask() == rest
+    twin.tell(slow.measure(rest, iterations=WINDOW, warmup=WARMUP))
+    assert not twin._calibration.doubtful
+    before, *others = (window.row[0] for window in twin._calibration.windows[1:])
+    assert others == [others[0]] * 2 != [before] * 2
+    assert twin._misses.error < 0.05  # what was expected of the job that was is no miss
+
+
+def test_the_end_of_a_torn_window_explains_its_steps() -> None:
+    """Links that recover: the mean of a window tells little of its fast end."""
+    job = make_job("resnet50", gbit=1.0, architecture="allreduce")
+    twin = make_twin(job)
+    scenario = Scenario("recovers", (Change(at=27, up=10 * GBIT, down=10 * GBIT),))
+    world, config = World(job, scenario=scenario, effects=Effects(jitter=0.05)), Config(4 << 20, 8 << 20)
+    *slow, torn = (world.measure(config, iterations=WINDOW, warmup=WARMUP) for _ in range(3))
+    assert broken(torn.step_s) == 6 and torn.stats is not None
+    for measurement in slow:
+        twin.tell(measurement)
+    off = {name: 0.96 * getattr(torn.stats, name) for name in ("up_bytes_per_s", "down_bytes_per_s")}
+    twin.tell(replace(torn, stats=replace(torn.stats, **off)))  # measured wrong by four per cent
+    whole = World(make_job("resnet50", gbit=10.0, architecture="allreduce")).measure(config, iterations=WINDOW)
+    assert whole.stats is not None
+    told = twin._calibration.windows[-1].state.up_bytes_per_s
+    np.testing.assert_allclose(told, whole.stats.up_bytes_per_s, rtol=0.1)
+
+
+def test_links_that_fade_do_not_make_blocks_free() -> None:
+    """By a twentieth with every window, while it goes to smaller blocks; it took them for a third of their cost."""
+    job = make_job("gpt2", architecture="allreduce")
+    fades = tuple(Change(at=10 * k, up=10 * GBIT * 0.95**k, down=10 * GBIT * 0.95**k) for k in range(1, 9))
+    twin, world = make_twin(job), World(job, scenario=Scenario("fades", fades), effects=Effects(jitter=0.02))
+    for mib in (8, 4, 8, 4, 2, 4, 2, 1):
+        twin.tell(world.measure(Config(mib << 20, mib << 21), iterations=WINDOW, warmup=WARMUP))
+    assert 0.6 < twin._calibration.overhead < 1.6
+
+
 def test_links_that_never_rest_do_not_keep_it_from_trying() -> None:
     """Another rate every third window; always too much is in flight under the default, and only a trial can tell."""
     job, effects = make_job("gpt2", architecture="allreduce"), Effects(inflight_bytes=50e6, incast=0.029)
