@@ -10,7 +10,7 @@ from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.trace import Measurement
 from autobyte.tuners.twin_process import Process
-from autobyte.tuners.twin_windows import BREAK, LEAST, LINK_NOISE, JobState, Load, Window, apart, broken, place
+from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, broken, place
 
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
@@ -89,7 +89,7 @@ class Calibration:
         self.number += 1
         self._weigh(window)
         switched = bool(self.windows) and window.config != self.windows[-1].config
-        self._doubt = (window, before) if switched and (new or window.noise > LINK_NOISE) else None
+        self._doubt = (window, before) if switched and (new or window.surprise) else None
         self._first.setdefault((float(window.row[0]), window.config), window)
         self._remember(window)
         self._fit()
@@ -143,8 +143,11 @@ class Calibration:
         """Logarithm of how much longer bytes take than in the latest window, and its variance; shape [rows].
 
         Until the next, links may wander a little; by how much is no reason to stay with a config, nor to leave it.
+        What surprised says little of other configs, but of its own all that is known.
         """
         mean, variance = self._paces(rows)
+        for place_of, surprise in {tuple(window.row[2:]): window.surprise for window in self.windows}.items():
+            mean[(rows[:, 2:] == place_of).all(axis=1)] += max(0.0, surprise)
         return mean - float(self.windows[-1].pace(self.overhead)), variance + (1 - math.exp(-1 / 2)) * RESTS**2
 
     def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> tuple[Floats, Floats]:
@@ -259,7 +262,7 @@ class Calibration:
             others = [other for other in self.windows if other.row[0] == regime]
             if not self._alike(window, others):
                 continue
-            if self._first.get((regime, window.config), window).noise > LINK_NOISE:
+            if self._first.get((regime, window.config), window).surprise:
                 return regime  # it surprises as it did before
             beyond, surprises = self._beyond(window, regime, self.windows, rest=regime != likely)
             if not surprises:
@@ -280,10 +283,10 @@ class Calibration:
     def _joined(self, last: Window, window: Window) -> bool:
         """Whether the window before, which surprised, was the first of this regime, and not slow by its config."""
         alike = abs(float(last.pace(self.overhead) - window.pace(self.overhead))) <= JOINS
-        if last.noise <= LINK_NOISE or last is not self.windows[-1] or not alike:
+        if not last.surprise or last is not self.windows[-1] or not alike:
             return False
         self._first.pop((float(last.row[0]), last.config), None)
-        last.row[0], last.noise = window.row[0], LINK_NOISE
+        last.row[0], last.surprise = window.row[0], 0.0
         self._first[float(last.row[0]), last.config] = last
         return True
 
@@ -298,10 +301,10 @@ class Calibration:
         agree = [other for other in within if came_back and other.config == window.config]
         agree = [other for other in agree if abs(float(other.pace(self.overhead)) - pace) <= SAME_LINK]
         for other in agree:
-            other.noise = LINK_NOISE
+            other.surprise = 0.0
         beyond, surprises = self._beyond(window, float(window.row[0]), others)
         if surprises and not agree:
-            window.noise = abs(beyond)
+            window.surprise = beyond
 
     def _beyond(
         self, window: Window, regime: float, others: Sequence[Window], *, rest: bool = False

@@ -67,7 +67,12 @@ class Window:
     state: JobState  # rates as measured, blocks and all
     step_s: float
     error: float  # of the mean, relative
-    noise: float = LINK_NOISE  # of the logarithm of its pace; more where it surprises
+    surprise: float = 0.0  # by how much the logarithm of its pace was not what the windows before said
+
+    @property
+    def noise(self) -> float:
+        """Of the logarithm of its pace: the more it surprises, the less it says of other configs."""
+        return max(LINK_NOISE, abs(self.surprise))
 
     @property
     def compute_s(self) -> float:
