@@ -151,6 +151,7 @@ class Calibration:
         return mean - float(self.windows[-1].pace(self.overhead)), variance + (1 - math.exp(-1 / 2)) * RESTS**2
 
     def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> tuple[Floats, Floats]:
+        """Logarithm of seconds per byte, and its variance; shape [rows]. Told from windows, by default all."""
         windows = windows or self.windows
         likely = self._links
         if rest:
