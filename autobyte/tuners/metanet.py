@@ -34,7 +34,8 @@ from autobyte.units import format_bytes
 log = logging.getLogger(__name__)
 
 ADAPT = 0.10  # of the observed step time: a prediction that is off by more is a lesson (AutoByte, sec. III-B)
-RESIDUAL = Process(common=0.3, regime=0.1, block=0.06, flight=0.06, octaves=3.0)  # of log(measured / predicted)
+#: Of log(measured / predicted).
+RESIDUAL = Process(common=0.3, regime=0.1, block=0.06, flight=0.06, octaves=3.0, rough=0.04)
 WANDERS = 1.5  # times what links drift by in a window: how far steps wander within a regime
 CAUTION = 0.03  # of the step time, for each octave of bytes in flight beyond any that ran: networks may collapse
 MIXED = 0.03  # standard error of a window in which the job changed, at least: of two jobs, it says little of either
@@ -299,8 +300,9 @@ class _Doubt:
     @property
     def process(self) -> Process:
         """RESIDUAL, or a narrower one."""
-        factor = min(1.0, math.sqrt((PRIOR + math.fsum(self._surprises)) / (PRIOR + len(self._surprises))))
-        return replace(RESIDUAL, block=factor * RESIDUAL.block, flight=factor * RESIDUAL.flight)
+        return RESIDUAL.wider(
+            min(1.0, math.sqrt((PRIOR + math.fsum(self._surprises)) / (PRIOR + len(self._surprises))))
+        )
 
 
 class _Memory:

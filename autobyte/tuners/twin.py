@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -182,8 +181,7 @@ class Twin(Tuner):
 
     def _steps(self) -> Process:
         """How wrong the simulation may be from config to config: as wrong as it has been, if that was worse."""
-        wider = max(1.0, self._misses.error / STEPS.local)
-        return replace(STEPS, block=STEPS.block * wider, flight=STEPS.flight * wider)
+        return STEPS.wider(max(1.0, self._misses.error / STEPS.local))
 
     def _simulated_s(self, window: Window) -> float:
         """What the simulation says of a window that was measured (s)."""

@@ -4,7 +4,7 @@ Reference: Rasmussen and Williams (2006), sec. 2.2 and 2.7; the regimes are ours
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class Process:
         block: a smooth function of the block, whatever the regime.
         flight: a smooth function of the window in flight, whatever the regime.
         octaves: how far apart configs must be for these to differ.
+        rough: a function of both that differs from octave to octave: neither is as smooth as all that.
         crowding: mean and deviation of the factor before log(1 + window in flight / 64 MiB): what links that crowd
             need longer.
     """
@@ -37,12 +38,17 @@ class Process:
     block: float = 0.0
     flight: float = 0.0
     octaves: float = 4.0
+    rough: float = 0.0
     crowding: tuple[float, float] = (0.0, 0.0)
 
     @property
     def local(self) -> float:
         """Standard deviation of all that depends on the config."""
-        return math.hypot(self.block, self.flight)
+        return math.hypot(self.block, self.flight, self.rough)
+
+    def wider(self, factor: float) -> "Process":
+        """The same, with so many times the doubt about configs."""
+        return replace(self, block=factor * self.block, flight=factor * self.flight, rough=factor * self.rough)
 
     def covariance(self, one: Floats, other: Floats) -> Floats:
         """Between rows, shape [len(one), len(other)]."""
@@ -53,6 +59,7 @@ class Process:
             self.common**2
             + same * (self.regime**2 + self.drift**2 * np.exp(-apart / 4))
             + np.exp(-square / 2) @ np.array([self.block**2, self.flight**2])
+            + self.rough**2 * np.exp(-square.sum(axis=2) * self.octaves**2 / 2)
             + self.crowding[1] ** 2 * np.outer(_crowd(one), _crowd(other))
         )
         return covariance
