@@ -16,7 +16,7 @@ from autobyte.trace import Measurement, RuntimeStats
 CHANGED = 0.15  # a relative change of busy time or compute that is not noise: the job is not what it was
 NOISE = 0.03  # relative, of a window's busy time
 PRIOR = 0.7  # how far, in log, a block's cost may be from what it is by default
-DRIFTS = (0.0, 0.02, 0.05)  # relative, by which links may change from window to window
+DRIFTS = (0.0, 0.02, 0.05, 0.1)  # relative, by which links may change from window to window
 QUIET = 4  # windows that tell that links have come to rest
 CONFIGS, PER_CONFIG = 16, 4  # that are remembered, and windows of each
 

@@ -14,8 +14,10 @@ from autobyte.tuners.twin_windows import Load, place
 
 BLIND = Process(common=3.0, regime=0.3, block=0.3, flight=0.3)  # of log(measured), where nothing can be predicted
 NOISE = 0.004  # of a step time at least: a predictor's own roughness
-MOST = 30  # windows that were ever judged: what a trial may cost is bounded, however long training lasts
+MOST = 9  # windows that count as lasted: what a trial may cost is bounded, however long training lasts
+BLINDLY = 10  # windows for which a trial is expected to pay off at most, where nothing can be predicted
 AHEAD = 2.0  # windows for which a trial is expected to pay off, at least
+SOON = 3  # windows in which a tuner knows too little for trials that would not pay off at once
 OCTAVES = 2.0  # by how much the bytes in flight may grow at once, beyond any that ran
 USUAL = math.log2(BYTESCHEDULER_DEFAULT.credit_bytes)  # bytes in flight up to which nobody expects links to collapse
 LASTS = 3  # what has lasted n windows is expected to last n / 3 more: so long may a trial pay off
@@ -41,18 +43,27 @@ def beyond(flight: Floats, seen: float) -> Floats:
     return far
 
 
-def worth(mean: Floats, deviation: Floats, *, lasted: int) -> Floats:
+def ahead(lasted: int, *, least: float = AHEAD) -> float:
+    """For how many windows a trial is expected to pay off, where what it can tell has held for so many."""
+    return max(least, min(lasted, MOST) / LASTS)
+
+
+def blindly(lasted: int) -> float:
+    """The same where nothing can be predicted: all that is known was tried."""
+    return max(AHEAD, min(lasted, BLINDLY))
+
+
+def worth(mean: Floats, deviation: Floats, *, ahead: float) -> Floats:
     """What it is worth to run each candidate in the next window, as a part of the step time; shape [configs].
 
     Args:
         mean: of the logarithm of its step time; infinite for who cannot win.
         deviation: how sure that is.
-        lasted: windows for which what a trial can tell has held.
+        ahead: windows for which a trial is expected to pay off.
     """
     likely = np.isfinite(mean)
     best = float(mean.min())
     gap = np.where(likely, mean, best) - best
-    ahead = max(AHEAD, min(lasted, MOST) / LASTS)
     return np.where(likely, ahead * _improvement(gap, deviation) - gap, -np.inf)
 
 

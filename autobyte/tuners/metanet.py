@@ -26,7 +26,7 @@ from autobyte.nets.adaptation import Adaptation, Lesson
 from autobyte.nets.metanet import Array
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
-from autobyte.tuners.choosing import LASTS, NOISE, OCTAVES, beyond, choice, every, measured_alone, worth
+from autobyte.tuners.choosing import NOISE, OCTAVES, ahead, blindly, choice, every, measured_alone, worth
 from autobyte.tuners.trigger import OURS, PAPER, Backoff, Misses
 from autobyte.tuners.twin_process import Process
 from autobyte.units import format_bytes
@@ -148,8 +148,8 @@ class Metanet(Tuner):
             return self._running
         self._news = False
         mean, deviation = self._believed()
-        lasted = self._memory.number if self._memory.windows else LASTS * len(self._unseen)
-        value = worth(mean, deviation, lasted=lasted)
+        windows = ahead(self._memory.number) if self._memory.windows else blindly(len(self._unseen))
+        value = worth(mean, deviation, ahead=windows)
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran = self._memory.here
         return choice(
@@ -173,7 +173,7 @@ class Metanet(Tuner):
         residual, variance = self._memory.residual(self._net, self._candidates, process=process)
         mean, deviation = self._net.log_s(self._net.asked(self._candidates)) + residual, np.sqrt(variance)
         flight, most = self._memory.flight(self._net.state, self._candidates)
-        mean += CAUTION * np.maximum(flight - most, 0.0) + beyond(flight, most) * deviation
+        mean += CAUTION * np.maximum(flight - most, 0.0)
         mean[flight > most + OCTAVES] = np.inf
         return mean, deviation
 

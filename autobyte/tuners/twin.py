@@ -12,7 +12,19 @@ from autobyte.config import Config, Space
 from autobyte.job import Floats, Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
-from autobyte.tuners.choosing import AHEAD, LASTS, NOISE, OCTAVES, beyond, choice, every, measured_alone, worth
+from autobyte.tuners.choosing import (
+    AHEAD,
+    NOISE,
+    OCTAVES,
+    SOON,
+    ahead,
+    beyond,
+    blindly,
+    choice,
+    every,
+    measured_alone,
+    worth,
+)
 from autobyte.tuners.trigger import OURS, Backoff, Misses
 from autobyte.tuners.twin_calibration import Calibration
 from autobyte.tuners.twin_process import Process
@@ -81,9 +93,11 @@ class Twin(Tuner):
         self._left: Config | None = None  # in force before
         self._expected: dict[Config, float] = {}
         self._news = True
+        self._told = 0  # windows
 
     def tell(self, measurement: Measurement) -> None:
         """Calibrate on it, and see by how much it was expected otherwise."""
+        self._told += 1
         if measurement.config != self._running:
             self._news, self._left = True, self._running
         self._running = measurement.config
@@ -110,14 +124,20 @@ class Twin(Tuner):
             self._expected.clear()  # of the job that was
             return self._left
         mean, deviation = self._believed()
-        value = worth(mean, deviation, lasted=self._lasted)
+        value = worth(mean, deviation, ahead=self._ahead)
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran, bar = self._calibration.ran, OURS.bar(self._known.error)
         return choice(self._candidates, self._running, value, lambda config: bar if config in ran else OURS.floor)
 
     @property
-    def _lasted(self) -> int:
-        return self._calibration.number if self._calibration.windows else LASTS * len(self._unseen)
+    def _early(self) -> bool:
+        return self._told <= SOON
+
+    @property
+    def _ahead(self) -> float:
+        if not self._calibration.windows:
+            return blindly(len(self._unseen))
+        return ahead(self._calibration.number, least=1.0 if self._early else AHEAD)
 
     def _believed(self) -> tuple[Floats, Floats]:
         """Logarithm of the step time under each candidate, infinite for who cannot win; its standard deviation."""
@@ -135,9 +155,9 @@ class Twin(Tuner):
         mean = np.where(likely, np.log(np.where(likely, simulated_s, 1.0)) + residual, np.inf)
         seen = max(window.row[3] for window in calibration.windows if window.row[0] == calibration.regime)
         far = beyond(rows[:, 3], seen)
-        mean += far * pace  # more in flight than ever: expect the worse
-        if self._lasted < AHEAD * LASTS:
-            pace = (1 - far) * pace  # and hope for nothing while a collapse would cost more than is left to be won
+        mean += far * pace * (1.0 if self._early else 0.5)  # more in flight than ever: expect the worse
+        if self._early:
+            pace = (1 - far) * pace  # and hope for nothing
         most = max(window.row[3] for window in calibration.windows)
         mean[rows[:, 3] > most + OCTAVES] = np.inf
         return mean, np.sqrt(pace**2 + np.minimum(doubt, self._steps().local ** 2))
