@@ -17,7 +17,6 @@ NOISE = 0.004  # of a step time at least: a predictor's own roughness
 MOST = 9  # windows that count as lasted: what a trial may cost is bounded, however long training lasts
 BLINDLY = 10  # windows for which a trial is expected to pay off at most, where nothing can be predicted
 AHEAD = 2.0  # windows for which a trial is expected to pay off, at least
-SOON = 3  # windows in which a tuner knows too little for trials that would not pay off at once
 OCTAVES = 2.0  # by how much the bytes in flight may grow at once, beyond any that ran
 USUAL = math.log2(BYTESCHEDULER_DEFAULT.credit_bytes)  # bytes in flight up to which nobody expects links to collapse
 LASTS = 3  # what has lasted n windows is expected to last n / 3 more: so long may a trial pay off
@@ -53,18 +52,18 @@ def blindly(lasted: int) -> float:
     return max(AHEAD, min(lasted, BLINDLY))
 
 
-def worth(mean: Floats, deviation: Floats, *, ahead: float) -> Floats:
+def worth(mean: Floats, deviation: Floats, *, windows: float) -> Floats:
     """What it is worth to run each candidate in the next window, as a part of the step time; shape [configs].
 
     Args:
         mean: of the logarithm of its step time; infinite for who cannot win.
         deviation: how sure that is.
-        ahead: windows for which a trial is expected to pay off.
+        windows: for which a trial is expected to pay off.
     """
     likely = np.isfinite(mean)
     best = float(mean.min())
     gap = np.where(likely, mean, best) - best
-    return np.where(likely, ahead * _improvement(gap, deviation) - gap, -np.inf)
+    return np.where(likely, windows * _improvement(gap, deviation) - gap, -np.inf)
 
 
 def choice(candidates: Sequence[Config], running: Config, value: Floats, bar: Callable[[Config], float]) -> Config:

@@ -149,7 +149,7 @@ class Metanet(Tuner):
         self._news = False
         mean, deviation = self._believed()
         windows = ahead(self._memory.number) if self._memory.windows else blindly(len(self._unseen))
-        value = worth(mean, deviation, ahead=windows)
+        value = worth(mean, deviation, windows=windows)
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran = self._memory.here
         return choice(

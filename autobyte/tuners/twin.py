@@ -16,7 +16,6 @@ from autobyte.tuners.choosing import (
     AHEAD,
     NOISE,
     OCTAVES,
-    SOON,
     ahead,
     beyond,
     blindly,
@@ -33,6 +32,7 @@ from autobyte.tuners.twin_windows import JobState, Load, Window, broken
 log = logging.getLogger(__name__)
 
 STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
+SOON = 3  # windows in which it knows too little for trials that would not pay off at once
 BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
 CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
 
@@ -124,7 +124,7 @@ class Twin(Tuner):
             self._expected.clear()  # of the job that was
             return self._left
         mean, deviation = self._believed()
-        value = worth(mean, deviation, ahead=self._ahead)
+        value = worth(mean, deviation, windows=self._ahead)
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran, bar = self._calibration.ran, OURS.bar(self._known.error)
         return choice(self._candidates, self._running, value, lambda config: bar if config in ran else OURS.floor)
