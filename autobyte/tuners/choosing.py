@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
+from statistics import NormalDist
 
 import numpy as np
 
 from autobyte.config import BYTESCHEDULER_DEFAULT, Config, Space
-from autobyte.job import Floats, Model
+from autobyte.job import Floats, Ints, Model
 from autobyte.tuners.twin_process import Process
 from autobyte.tuners.twin_windows import Load, place
 
@@ -19,6 +20,9 @@ BLINDLY = 10  # windows for which a trial is expected to pay off at most, where 
 AHEAD = 2.0  # windows for which a trial is expected to pay off, at least
 OCTAVES = 2.0  # by how much the bytes in flight may grow at once, beyond any that ran
 USUAL = math.log2(BYTESCHEDULER_DEFAULT.credit_bytes)  # bytes in flight up to which nobody expects links to collapse
+ALIKE = 0.01  # of the step time: what is worth so little less is worth about as much
+SURE, RIVALS = 3.0, 64  # deviations by which a candidate is not worth a thought; how many are compared
+OUTCOMES = np.array([NormalDist().inv_cdf((k + 0.5) / 21) for k in range(21)])  # of a window, equally likely
 LASTS = 3  # what has lasted n windows is expected to last n / 3 more: so long may a trial pay off
 
 
@@ -55,6 +59,8 @@ def blindly(lasted: int) -> float:
 def worth(mean: Floats, deviation: Floats, *, windows: float) -> Floats:
     """What it is worth to run each candidate in the next window, as a part of the step time; shape [configs].
 
+    Each is looked at alone, and a window is taken at its word: the expected improvement on the best.
+
     Args:
         mean: of the logarithm of its step time; infinite for who cannot win.
         deviation: how sure that is.
@@ -66,7 +72,54 @@ def worth(mean: Floats, deviation: Floats, *, windows: float) -> Floats:
     return np.where(likely, windows * _improvement(gap, deviation) - gap, -np.inf)
 
 
-def choice(candidates: Sequence[Config], running: Config, value: Floats, bar: Callable[[Config], float]) -> Config:
+@dataclass(frozen=True)
+class Belief:
+    """What a tuner thinks of its candidates.
+
+    Args:
+        mean: of the logarithm of the step time, shape [configs]; infinite for who cannot win.
+        deviation: of each, shape [configs].
+        together: covariance between some of them, given by their indices.
+        noise: deviation of the logarithm of a window's step time.
+    """
+
+    mean: Floats
+    deviation: Floats
+    together: Callable[[Ints], Floats]
+    noise: float
+
+
+def worth_together(belief: Belief, *, windows: float) -> Floats:
+    """What it is worth to run each candidate in the next window, as a part of the step time; shape [configs].
+
+    What that window costs beside the best, against what it is expected to tell for those that follow. A window tells
+    of all configs that are like its own, and the less the noisier it is.
+
+    Reference: the knowledge gradient for correlated beliefs, Frazier, Powell and Dayanik (INFORMS J. Comput. 2009).
+
+    Args:
+        belief: of the candidates.
+        windows: for which a trial is expected to pay off.
+    """
+    mean, best = belief.mean, float(belief.mean.min())
+    could = np.flatnonzero(mean - SURE * belief.deviation <= best)
+    could = could[np.argsort((mean - belief.deviation)[could], kind="stable")[:RIVALS]]
+    covariance = belief.together(could)
+    learned = covariance / np.sqrt(np.diag(covariance) + belief.noise**2)  # [of whom, from whom], for a deviation
+    after = (mean[could, None, None] + learned[:, :, None] * OUTCOMES).min(axis=0).mean(axis=1)
+    value = best - mean
+    value[could] += windows * np.maximum(mean[could].min() - after, 0.0)
+    return value
+
+
+def choice(
+    candidates: Sequence[Config],
+    running: Config,
+    value: Floats,
+    bar: Callable[[Config], float],
+    *,
+    mean: Floats | None = None,
+) -> Config:
     """The candidate of most worth, where that is worth a change.
 
     Args:
@@ -74,11 +127,14 @@ def choice(candidates: Sequence[Config], running: Config, value: Floats, bar: Ca
         running: in force; one that is no candidate is left.
         value: as `worth` says it, shape [candidates].
         bar: gain that a change to a config must promise, as a part of the step time.
+        mean: of those that are worth about as much, the one of the least mean is taken; None looks at worth alone.
     """
-    best = int(value.argmax())
+    most = best = int(value.argmax())
+    if mean is not None:
+        best = int(np.where(value >= value[most] - ALIKE, mean, np.inf).argmin())
     if running not in candidates:
         return candidates[best]
-    gain = float(value[best] - value[candidates.index(running)])
+    gain = float(value[most] - value[candidates.index(running)])
     return candidates[best] if gain >= math.log1p(bar(candidates[best])) else running
 
 

@@ -108,12 +108,18 @@ class Misses:
 
     def __init__(self, *, keep: int = 8, unknown: float = 0.0) -> None:
         self._misses: deque[float] = deque(maxlen=keep)
+        self._noise: deque[float] = deque(maxlen=keep)
         self._unknown = unknown
 
-    def note(self, *, predicted_s: float, observed_s: float) -> None:
-        """Compare a predicted step time with the one that came (s); what is no positive number says nothing."""
+    def note(self, *, predicted_s: float, observed_s: float, noise: float = 0.0) -> None:
+        """Compare a predicted step time with the one that came (s); what is no positive number says nothing.
+
+        Args:
+            noise: relative, of what came; the prediction may have as much, and neither is the predictor's error.
+        """
         if math.isfinite(predicted_s) and 0 < observed_s < math.inf:
             self._misses.append(predicted_s / observed_s - 1)
+            self._noise.append(noise)
 
     @property
     def last(self) -> float:
@@ -122,7 +128,8 @@ class Misses:
 
     @property
     def error(self) -> float:
-        """The root mean square of them."""
+        """The root mean square of them, beyond twice their noise."""
         if not self._misses:
             return self._unknown
-        return math.sqrt(math.fsum(miss * miss for miss in self._misses) / len(self._misses))
+        square = math.fsum(m * m - 4 * e * e for m, e in zip(self._misses, self._noise, strict=True))
+        return math.sqrt(max(0.0, square) / len(self._misses))

@@ -9,13 +9,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from autobyte.config import Config, Space
-from autobyte.job import Floats, Model
+from autobyte.job import Floats, Ints, Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
 from autobyte.tuners.choosing import (
     AHEAD,
     NOISE,
     OCTAVES,
+    Belief,
     ahead,
     beyond,
     blindly,
@@ -23,8 +24,9 @@ from autobyte.tuners.choosing import (
     every,
     measured_alone,
     worth,
+    worth_together,
 )
-from autobyte.tuners.trigger import OURS, Backoff, Misses
+from autobyte.tuners.trigger import Backoff, Misses
 from autobyte.tuners.twin_calibration import Calibration
 from autobyte.tuners.twin_process import Process
 from autobyte.tuners.twin_windows import JobState, Load, Window, broken
@@ -32,6 +34,7 @@ from autobyte.tuners.twin_windows import JobState, Load, Window, broken
 log = logging.getLogger(__name__)
 
 STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
+BAR = 0.0125  # of the step time: what a change must be worth
 SOON = 3  # windows in which it knows too little for trials that would not pay off at once
 BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
 CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
@@ -87,7 +90,6 @@ class Twin(Tuner):
         self._simulated: WeakKeyDictionary[Window, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
         self._unseen: list[tuple[Config, float, float]] = []  # windows without statistics
         self._misses = Misses()
-        self._known = Misses()  # of configs that had run in their regime before
         self._pace = Backoff()
         self._running: Config | None = None
         self._left: Config | None = None  # in force before
@@ -111,9 +113,7 @@ class Twin(Tuner):
             self._unseen.append((measurement.config, measurement.mean_s, measurement.error))
             del self._unseen[:-64]
         if not changed and not broken(measurement.step_s):  # it simulated the job that was
-            self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s)
-            if measurement.config in self._calibration.ran[:-1]:
-                self._known.note(predicted_s=expected_s, observed_s=measurement.mean_s)
+            self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s, noise=measurement.error)
 
     def ask(self) -> Config | None:
         """The config in force, unless another is worth it."""
@@ -123,44 +123,55 @@ class Twin(Tuner):
         if self._calibration.doubtful and self._left is not None:
             self._expected.clear()  # of the job that was
             return self._left
-        mean, deviation = self._believed()
-        value = worth(mean, deviation, windows=self._ahead)
+        mean, value = self._valued()
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
-        ran, bar = self._calibration.ran, OURS.bar(self._known.error)
-        return choice(self._candidates, self._running, value, lambda config: bar if config in ran else OURS.floor)
+        return choice(self._candidates, self._running, value, lambda config: BAR, mean=mean)
 
     @property
     def _early(self) -> bool:
         return self._told <= SOON
 
-    @property
-    def _ahead(self) -> float:
+    def _valued(self) -> tuple[Floats, Floats]:
+        """Logarithm of each candidate's step time, infinite for who cannot win; what it is worth to run it."""
         if not self._calibration.windows:
-            return blindly(len(self._unseen))
-        return ahead(self._calibration.number, least=1.0 if self._early else AHEAD)
+            mean, deviation = measured_alone(self._model, self._unseen, self._candidates)
+            return mean, worth(mean, deviation, windows=blindly(len(self._unseen)))
+        belief = self._believed()
+        windows = ahead(self._calibration.number, least=1.0 if self._early else AHEAD)
+        return belief.mean, worth_together(belief, windows=windows)
 
-    def _believed(self) -> tuple[Floats, Floats]:
-        """Logarithm of the step time under each candidate, infinite for who cannot win; its standard deviation."""
-        if not self._calibration.windows:
-            return self._measured()
+    def _believed(self) -> Belief:
+        """Of all candidates, as windows with statistics have it."""
         calibration = self._calibration
         state, rows = calibration.now(), calibration.rows(self._candidates)
         stretch, variance = calibration.stretch(rows)
         wire_s = self._wire_s(state, stretch)
         simulated_s = self._simulate(state, np.exp(stretch), np.maximum(wire_s, _compute_s(state)))
-        residual, doubt = self._residual(rows)
         likely = np.isfinite(simulated_s)
-        exposed = np.where(likely, np.minimum(wire_s / np.where(likely, simulated_s, 1.0), 1.0), 0.0)
-        pace = exposed * np.sqrt(np.minimum(variance, 0.3**2))
-        mean = np.where(likely, np.log(np.where(likely, simulated_s, 1.0)) + residual, np.inf)
-        seen = max(window.row[3] for window in calibration.windows if window.row[0] == calibration.regime)
+        simulated_s = np.where(likely, simulated_s, simulated_s.min())
+        error = self._misses.error
+        hope = np.maximum(np.log(simulated_s / _compute_s(state)), 0.0)  # no step is faster than its compute
+        process = STEPS.wider(max(min(1.0, hope.min() / STEPS.local), error / STEPS.local))
+        known = np.array([window.row for window in calibration.windows])
+        noise = np.array([max(window.error, NOISE) for window in calibration.windows])
+        residual, doubt = process.posterior(known, self._missed(), noise, at=rows)
+        exposed = np.minimum(wire_s / simulated_s, 1.0)
+        pace = np.where(likely, np.minimum(exposed * np.minimum(np.sqrt(variance), 0.3), hope), 0.0)
+        exposed = pace / np.sqrt(np.maximum(variance, 1e-12))
+        mean = np.where(likely, np.log(simulated_s) + residual, np.inf)
+        seen = max(row[3] for row in known if row[0] == calibration.regime)
         far = beyond(rows[:, 3], seen)
         mean += far * pace * (1.0 if self._early else 0.5)  # more in flight than ever: expect the worse
         if self._early:
-            pace = (1 - far) * pace  # and hope for nothing
-        most = max(window.row[3] for window in calibration.windows)
-        mean[rows[:, 3] > most + OCTAVES] = np.inf
-        return mean, np.sqrt(pace**2 + np.minimum(doubt, self._steps().local ** 2))
+            exposed *= 1 - far  # and hope for nothing
+        mean[rows[:, 3] > known[:, 3].max() + OCTAVES] = np.inf
+
+        def together(some: Ints) -> Floats:
+            links: Floats = calibration.together(rows[some]) * np.outer(exposed[some], exposed[some])
+            return links + process.together(known, noise, at=rows[some])
+
+        deviation = np.sqrt(exposed**2 * variance + np.minimum(doubt, process.local**2))
+        return Belief(mean, deviation, together, float(np.median(noise)))
 
     def _wire_s(self, state: JobState, stretch: Floats) -> Floats:
         """Time that the busiest link needs in a step under each candidate (s): none is faster."""
@@ -192,16 +203,10 @@ class Twin(Tuner):
             close = np.array([row in near for row in self._rows])
         return seconds
 
-    def _residual(self, rows: Floats) -> tuple[Floats, Floats]:
-        """What to add to the logarithm of simulated times, and its variance; shape [rows]."""
+    def _missed(self) -> Floats:
+        """Logarithm of measured by simulated, shape [windows]."""
         windows = self._calibration.windows
-        values = [math.log(max(window.step_s, 1e-12) / self._simulated_s(window)) for window in windows]
-        noise = np.array([max(window.error, NOISE) for window in windows])
-        return self._steps().posterior(np.array([window.row for window in windows]), np.array(values), noise, at=rows)
-
-    def _steps(self) -> Process:
-        """How wrong the simulation may be from config to config: as wrong as it has been, if that was worse."""
-        return STEPS.wider(max(1.0, self._misses.error / STEPS.local))
+        return np.array([math.log(max(window.step_s, 1e-12) / self._simulated_s(window)) for window in windows])
 
     def _simulated_s(self, window: Window) -> float:
         """What the simulation says of a window that was measured (s)."""
@@ -213,9 +218,6 @@ class Twin(Tuner):
             known = overhead, float(self._predictor.step_s(state, [window.config], np.ones(1))[0])
             self._simulated[window] = known
         return max(known[1], 1e-12)
-
-    def _measured(self) -> tuple[Floats, Floats]:
-        return measured_alone(self._model, self._unseen, self._candidates)
 
     def _stretched(self, state: JobState, config: Config, stretch: Floats) -> Floats:
         assert self._predictor is not None

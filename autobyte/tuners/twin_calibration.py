@@ -150,6 +150,16 @@ class Calibration:
             mean[(rows[:, 2:] == place_of).all(axis=1)] += max(0.0, surprise)
         return mean - float(self.windows[-1].pace(self.overhead)), variance + (1 - math.exp(-1 / 2)) * RESTS**2
 
+    def together(self, rows: Floats) -> Floats:
+        """Covariance of the stretch between rows, shape [rows, rows]."""
+        values = np.array([float(window.pace(self.overhead)) for window in self.windows])
+        known, noise = np.array([window.row for window in self.windows]), np.array([w.noise for w in self.windows])
+        means = np.array([process.posterior(known, values - values[-1], noise, at=rows)[0] for process in LINKS])
+        within = np.array([process.together(known, noise, at=rows) for process in LINKS])
+        apart = means - self._links @ means
+        covariance: Floats = np.tensordot(self._links, within, axes=1) + (self._links[:, None] * apart).T @ apart
+        return covariance
+
     def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> tuple[Floats, Floats]:
         """Logarithm of seconds per byte, and its variance; shape [rows]. Told from windows, by default all."""
         windows = windows or self.windows
@@ -158,7 +168,7 @@ class Calibration:
             likely = np.array([process.drift <= RESTS for process in LINKS]) * (likely + 1e-12)
             likely /= likely.sum()
         values = np.array([float(window.pace(self.overhead)) for window in windows])
-        known, noise = np.array([window.row for window in windows]), np.array([window.noise for window in windows])
+        known, noise = np.array([window.row for window in windows]), np.array([w.noise for w in windows])
         told = [process.posterior(known, values - values[-1], noise, at=rows) for process in LINKS]
         means, variances = np.array([mean for mean, _ in told]), np.array([variance for _, variance in told])
         mean = likely @ means

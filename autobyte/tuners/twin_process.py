@@ -78,6 +78,14 @@ class Process:
         mean = self.expected(at) + across @ solved[:, 0]
         return mean, np.maximum(alone - (across * solved[:, 1:].T).sum(axis=1), 0.0)
 
+    def together(self, rows: Floats, noise: Floats, *, at: Floats) -> Floats:
+        """Covariance between other rows, after values with independent noise were seen; shape [len(at), len(at)]."""
+        across = self.covariance(at, rows)
+        left: Floats = self.covariance(at, at) - across @ np.linalg.solve(
+            self.covariance(rows, rows) + np.diag(noise**2), across.T
+        )
+        return left
+
 
 def _crowd(rows: Floats) -> Floats:
     """What crowding grows with: nothing while little is in flight, then every octave; shape [len(rows)]."""

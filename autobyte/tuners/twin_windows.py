@@ -71,8 +71,8 @@ class Window:
 
     @property
     def noise(self) -> float:
-        """Of the logarithm of its pace: the more it surprises, the less it says of other configs."""
-        return max(LINK_NOISE, abs(self.surprise))
+        """Of the logarithm of its pace: that of its steps, or more if it surprises: then it says less of others."""
+        return max(LINK_NOISE, self.error, abs(self.surprise))
 
     @property
     def compute_s(self) -> float:

@@ -63,6 +63,14 @@ def test_misses_are_relative_and_only_the_latest_count() -> None:
     assert misses.error == pytest.approx(0.1)
 
 
+def test_a_miss_within_its_noise_is_no_error() -> None:
+    misses = Misses()
+    misses.note(predicted_s=1.05, observed_s=1.0, noise=0.03)
+    assert misses.error == 0.0
+    misses.note(predicted_s=1.2, observed_s=1.0, noise=0.03)
+    assert misses.error == pytest.approx(np.sqrt((0.05**2 + 0.2**2 - 8 * 0.03**2) / 2))
+
+
 def test_bad_settings_are_told() -> None:
     for make in (lambda: Trigger(-0.1), lambda: Trigger(errors=float("inf")), lambda: Backoff(most=0)):
         with pytest.raises(InputError, match="must be"):
