@@ -21,7 +21,7 @@ AHEAD = 2.0  # windows for which a trial is expected to pay off, at least
 OCTAVES = 2.0  # by how much the bytes in flight may grow at once, beyond any that ran
 USUAL = math.log2(BYTESCHEDULER_DEFAULT.credit_bytes)  # bytes in flight up to which nobody expects links to collapse
 ALIKE = 0.01  # of the step time: what is worth so little less is worth about as much
-SURE, RIVALS = 3.0, 64  # deviations by which a candidate is not worth a thought; how many are compared
+SURE, RIVALS = 3.0, 64  # deviations by which one is not worth a thought; how many are compared
 OUTCOMES = np.array([NormalDist().inv_cdf((k + 0.5) / 21) for k in range(21)])  # of a window, equally likely
 LASTS = 3  # what has lasted n windows is expected to last n / 3 more: so long may a trial pay off
 
@@ -103,12 +103,13 @@ def worth_together(belief: Belief, *, windows: float) -> Floats:
     """
     mean, best = belief.mean, float(belief.mean.min())
     could = np.flatnonzero(mean - SURE * belief.deviation <= best)
-    could = could[np.argsort((mean - belief.deviation)[could], kind="stable")[:RIVALS]]
+    first = np.where(mean > best, mean - belief.deviation, -np.inf)
+    could = could[np.argsort(first[could], kind="stable")[:RIVALS]]
     covariance = belief.together(could)
     learned = covariance / np.sqrt(np.diag(covariance) + belief.noise**2)  # [of whom, from whom], for a deviation
     after = (mean[could, None, None] + learned[:, :, None] * OUTCOMES).min(axis=0).mean(axis=1)
     value = best - mean
-    value[could] += windows * np.maximum(mean[could].min() - after, 0.0)
+    value[could] += windows * np.maximum(best - after, 0.0)
     return value
 
 
@@ -126,8 +127,8 @@ def choice(
         candidates: what there is to choose from.
         running: in force; one that is no candidate is left.
         value: as `worth` says it, shape [candidates].
-        bar: gain that a change to a config must promise, as a part of the step time.
-        mean: of those that are worth about as much, the one of the least mean is taken; None looks at worth alone.
+        bar: gain that a change must promise, as a part of the step time.
+        mean: of all that are worth about as much, the one of the least mean is taken; None looks at worth alone.
     """
     most = best = int(value.argmax())
     if mean is not None:

@@ -6,6 +6,7 @@ Reference: AutoByte, sec. III-C, "optimization trigger"; the back-off and the ba
 import math
 from collections import deque
 from dataclasses import dataclass
+from statistics import median
 
 from autobyte.errors import InputError
 
@@ -128,8 +129,8 @@ class Misses:
 
     @property
     def error(self) -> float:
-        """The root mean square of them, beyond twice their noise."""
+        """The root mean square of them, beyond twice the noise that is usual in them."""
         if not self._misses:
             return self._unknown
-        square = math.fsum(m * m - 4 * e * e for m, e in zip(self._misses, self._noise, strict=True))
-        return math.sqrt(max(0.0, square) / len(self._misses))
+        square = math.fsum(miss * miss for miss in self._misses) / len(self._misses)
+        return math.sqrt(max(0.0, square - (2 * median(self._noise)) ** 2))

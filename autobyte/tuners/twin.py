@@ -34,7 +34,8 @@ from autobyte.tuners.twin_windows import JobState, Load, Window, broken
 log = logging.getLogger(__name__)
 
 STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
-BAR = 0.0125  # of the step time: what a change must be worth
+HIDDEN = 0.3  # of these doubts, what is left where compute hides all communication
+BAR = 0.0125  # of the step time: what the best change must be worth
 SOON = 3  # windows in which it knows too little for trials that would not pay off at once
 BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
 CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
@@ -58,8 +59,9 @@ class Twin(Tuner):
     The simulation is the plain model of the job. What it lacks shows as a difference between simulated and measured
     steps, and between the pace of links under one config and another: both are Gaussian processes over the configs,
     so that the twin knows where it is wrong, and how sure it is of that. It chooses by the step time it expects, and
-    by what a trial could find; with more bytes in flight than it has seen yet, it expects the worse. Where its
-    simulation keeps missing, the process widens, and it measures more; without statistics it does nothing else.
+    by what a window would tell of all configs (the knowledge gradient); with more bytes in flight than it has seen
+    yet, it expects the worse. Where its simulation keeps missing, the process widens, and it measures more; without
+    statistics it does nothing else.
 
     Args:
         space, model, seed, budget: as for every tuner.
@@ -149,15 +151,14 @@ class Twin(Tuner):
         simulated_s = self._simulate(state, np.exp(stretch), np.maximum(wire_s, _compute_s(state)))
         likely = np.isfinite(simulated_s)
         simulated_s = np.where(likely, simulated_s, simulated_s.min())
-        error = self._misses.error
         hope = np.maximum(np.log(simulated_s / _compute_s(state)), 0.0)  # no step is faster than its compute
-        process = STEPS.wider(max(min(1.0, hope.min() / STEPS.local), error / STEPS.local))
-        known = np.array([window.row for window in calibration.windows])
+        known, missed = np.array([window.row for window in calibration.windows]), self._missed()
         noise = np.array([max(window.error, NOISE) for window in calibration.windows])
-        residual, doubt = process.posterior(known, self._missed(), noise, at=rows)
-        exposed = np.minimum(wire_s / simulated_s, 1.0)
-        pace = np.where(likely, np.minimum(exposed * np.minimum(np.sqrt(variance), 0.3), hope), 0.0)
-        exposed = pace / np.sqrt(np.maximum(variance, 1e-12))
+        matters = float(np.clip(hope.min() / STEPS.local, HIDDEN, 1.0))
+        process = STEPS.wider(max(matters, self._misses.error / STEPS.local))
+        residual, doubt = process.posterior(known, missed, noise, at=rows)
+        pace = np.where(likely, np.minimum(wire_s / simulated_s, 1.0) * np.minimum(np.sqrt(variance), 0.3), 0.0)
+        exposed = np.minimum(pace, hope) / np.sqrt(np.maximum(variance, 1e-12))
         mean = np.where(likely, np.log(simulated_s) + residual, np.inf)
         seen = max(row[3] for row in known if row[0] == calibration.regime)
         far = beyond(rows[:, 3], seen)

@@ -105,11 +105,6 @@ class Calibration:
         """The one that the latest window belongs to."""
         return float(self.windows[-1].row[0]) if self.windows else 0.0
 
-    @property
-    def ran(self) -> list[Config]:
-        """Configs of the current regime's windows, the latest last."""
-        return [window.config for window in self.windows if window.row[0] == self.regime]
-
     def now(self) -> JobState:
         """Workers as in the latest windows of the regime, links as in the latest, cost of blocks apart."""
         latest = [window for window in self.windows if window.row[0] == self.regime][-4:]
@@ -215,7 +210,8 @@ class Calibration:
     def _end_of(self, window: Window, step_s: Sequence[float], part: float) -> Window:
         """A window as it would be if all of it had been like its last part."""
         steps = np.array(step_s)
-        error = float(steps.std(ddof=1) / steps.mean() / math.sqrt(len(steps)))
+        several = len(steps) > 1
+        error = float(steps.std(ddof=1) / steps.mean() / math.sqrt(len(steps))) if several else window.error
         before, state, load = self.windows[-1], window.state, window.load
         if before.state.workers == state.workers and before.state.servers == state.servers:
             old = self.of(before)

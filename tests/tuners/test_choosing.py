@@ -81,3 +81,12 @@ def test_what_was_seen_leaves_a_covariance() -> None:
     assert left[3] == pytest.approx(np.zeros(4), abs=1e-9)
     assert left == pytest.approx(left.T)
     assert np.linalg.eigvalsh(left).min() >= -1e-9
+
+
+def test_however_many_there_are_the_best_is_among_those_compared() -> None:
+    """Well known, it is not among the many that could be better still; what does not beat it is no gain."""
+    mean = np.append(0.0, np.full(100, 0.01))
+    few, many = (
+        believed(mean[:count], np.diag(np.append(1e-6, np.full(count - 1, 9e-4))), 0.01) for count in (3, 101)
+    )
+    assert worth_together(many, windows=9.0).max() == pytest.approx(worth_together(few, windows=9.0).max())

@@ -68,7 +68,14 @@ def test_a_miss_within_its_noise_is_no_error() -> None:
     misses.note(predicted_s=1.05, observed_s=1.0, noise=0.03)
     assert misses.error == 0.0
     misses.note(predicted_s=1.2, observed_s=1.0, noise=0.03)
-    assert misses.error == pytest.approx(np.sqrt((0.05**2 + 0.2**2 - 8 * 0.03**2) / 2))
+    assert misses.error == pytest.approx(np.sqrt((0.05**2 + 0.2**2) / 2 - (2 * 0.03) ** 2))
+
+
+def test_one_noisy_window_hides_no_misses_of_others() -> None:
+    misses = Misses()
+    for noise in (0.0, 0.2, 0.0):
+        misses.note(predicted_s=1.1, observed_s=1.0, noise=noise)
+    assert misses.error == pytest.approx(0.1)
 
 
 def test_bad_settings_are_told() -> None:

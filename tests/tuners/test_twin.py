@@ -168,6 +168,18 @@ def test_on_a_flat_noisy_landscape_it_rests() -> None:
     assert np.median(changes) <= 3  # of 50
 
 
+def test_one_step_after_a_change_has_no_spread() -> None:
+    job = make_job()
+    twin, world = make_twin(job), World(job)
+    for config in (SPACE.default, SPACE.default, Config(1 << 22, 1 << 22)):
+        shown = world.measure(config, iterations=3)
+        twin.tell(shown)
+        twin.ask()
+    twin.tell(replace(shown, iteration=12, step_s=(*shown.step_s[:2], 3 * shown.step_s[2])))
+    assert all(np.isfinite(window.error) for window in twin._calibration.windows)
+    assert twin.ask() is not None
+
+
 def test_what_it_remembers_of_a_window_is_of_that_window() -> None:
     """Not of one that is forgotten, whose place in memory it took."""
     job = make_job()
