@@ -128,8 +128,8 @@ class Training:
         self.name = name_for(self.ranks)
         self.engine = engine
         self.config = config or DEFAULT
+        parameters = travelling(optimizer, model)  # may refuse: before ranks wait for one another
         self.control = Control(self.name, rank=self.rank, ranks=self.ranks, timeout=timeout)
-        parameters = travelling(optimizer, model)
         self._compare(parameters)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
         self.control.agree("settings", settings)
