@@ -167,6 +167,9 @@ def _group(looks: Floats) -> tuple[Ints, Ints]:
     """Group equal rows: the first row of each group, and the group of each row, groups by first appearance."""
     if (looks == looks[0]).all():
         return np.zeros(1, dtype=np.int64), np.zeros(len(looks), dtype=np.int64)
-    _, first, group = np.unique(looks, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    return first[order], np.argsort(order)[group.reshape(-1)]
+    rows = [tuple(row) for row in looks.tolist()]
+    first: dict[tuple[float, ...], int] = {}
+    for index, row in enumerate(rows):
+        first.setdefault(row, index)
+    number = {row: group for group, row in enumerate(first)}  # np.unique of a few rows costs as much as a simulation
+    return np.array(list(first.values()), dtype=np.int64), np.array([number[row] for row in rows], dtype=np.int64)

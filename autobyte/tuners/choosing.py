@@ -1,7 +1,7 @@
 """How a tuner that knows how sure it is of its predictions chooses: what a trial may find, against what it costs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import NormalDist
@@ -120,6 +120,7 @@ def choice(
     bar: Callable[[Config], float],
     *,
     mean: Floats | None = None,
+    ran: Collection[Config] = (),
 ) -> Config:
     """The candidate of most worth, where that is worth a change.
 
@@ -129,10 +130,13 @@ def choice(
         value: as `worth` says it, shape [candidates].
         bar: gain that a change must promise, as a part of the step time.
         mean: of all that are worth about as much, the one of the least mean is taken; None looks at worth alone.
+        ran: if any of those is among these, no other.
     """
     most = best = int(value.argmax())
     if mean is not None:
-        best = int(np.where(value >= value[most] - ALIKE, mean, np.inf).argmin())
+        alike = value >= value[most] - ALIKE
+        familiar = alike & np.array([config in ran for config in candidates])
+        best = int(np.where(familiar if familiar.any() else alike, mean, np.inf).argmin())
     if running not in candidates:
         return candidates[best]
     gain = float(value[most] - value[candidates.index(running)])

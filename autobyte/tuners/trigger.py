@@ -58,23 +58,25 @@ OURS = Trigger(floor=0.01, errors=2.0)
 
 
 class Backoff:
-    """Decisions become rarer while nothing changes: after 1, 2, 4, 8, … windows.
+    """Decisions become rarer while nothing changes: after 1, 2, 4, 8, … windows, but not while all is new.
 
-    >>> pace = Backoff(most=4)
-    >>> [pace.due() for _ in range(8)], pace.due(changed=True)
-    ([True, True, False, True, False, False, False, True], True)
+    >>> pace = Backoff(most=4, first=2)
+    >>> [pace.due() for _ in range(9)], pace.due(changed=True)
+    ([True, True, True, False, True, False, False, False, True], True)
 
     Args:
         most: windows between two decisions in the long run; 1 decides after every window.
+        first: windows at the beginning, after each of which to decide.
 
     Raises:
-        InputError: below 1.
+        InputError: `most` below 1.
     """
 
-    def __init__(self, *, most: int = 16) -> None:
+    def __init__(self, *, most: int = 16, first: int = 5) -> None:
         if most < 1:
             raise InputError(f"most must be at least 1 window, got {most}")
         self._most = most
+        self._new = first
         self._pause = 1
         self._left = 1
 
@@ -84,8 +86,9 @@ class Backoff:
         Args:
             changed: the job or its config is not what it was: start over.
         """
-        if changed:
+        if changed or self._new > 0:
             self._pause = self._left = 1
+            self._new -= 1
         self._left -= 1
         if self._left:
             return False

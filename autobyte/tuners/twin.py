@@ -127,7 +127,8 @@ class Twin(Tuner):
             return self._left
         mean, value = self._valued()
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
-        return choice(self._candidates, self._running, value, lambda config: BAR, mean=mean)
+        ran = self._calibration.here if self._early else ()  # no trial for what may be as good
+        return choice(self._candidates, self._running, value, lambda config: BAR, mean=mean, ran=ran)
 
     @property
     def _early(self) -> bool:
@@ -169,7 +170,7 @@ class Twin(Tuner):
 
         def together(some: Ints) -> Floats:
             links: Floats = calibration.together(rows[some]) * np.outer(exposed[some], exposed[some])
-            return links + process.together(known, noise, at=rows[some])
+            return links + process.together(known, missed, noise, at=rows[some])[1]
 
         deviation = np.sqrt(exposed**2 * variance + np.minimum(doubt, process.local**2))
         return Belief(mean, deviation, together, float(np.median(noise)))

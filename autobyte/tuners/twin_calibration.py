@@ -16,14 +16,16 @@ KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in 
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
 OVERHEAD_SPREAD = 0.8  # of its logarithm, before anything is known
 RESTS = 0.03  # by how much, relatively, links that rest may drift
-LINKS = [  # of log(seconds per byte): links that mind the block or not, the bytes in flight or not, or crowd
-    Process(regime=3.0, drift=drift, block=block, flight=flight, crowding=crowding)
-    for drift in (RESTS, 0.1)
+LINKS = [  # of log(seconds per byte): links that rest or fade, that mind the block or not, the bytes in flight or not, or crowd
+    Process(regime=3.0, drift=drift, trend=trend, block=block, flight=flight, crowding=crowding)
+    for drift, trend in ((RESTS, 0.0), (0.05, 1.2))
     for block in (0.02, 0.15)
     for flight, crowding in ((0.02, (0.0, 0.0)), (0.2, (0.0, 0.0)), (0.2, (0.4, 0.2)))
 ]
+RESTING = np.array([process.drift <= RESTS for process in LINKS])
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
 SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no straggler
+DOUBT = 0.15  # the same, from what was foretold: more than links fade from one window to the next
 SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
 JOINS = 0.5  # of log(seconds per byte), under two configs
 EXPLAINS = 0.05  # of log(simulated / measured step time)
@@ -89,7 +91,9 @@ class Calibration:
         self.number += 1
         self._weigh(window)
         switched = bool(self.windows) and window.config != self.windows[-1].config
-        self._doubt = (window, before) if switched and (new or window.surprise) else None
+        strange = switched and (new or window.surprise != 0)
+        strange = strange and abs(self._beyond(window, before, self.windows)[0]) > DOUBT
+        self._doubt = (window, before) if strange else None
         self._first.setdefault((float(window.row[0]), window.config), window)
         self._remember(window)
         self._fit()
@@ -104,6 +108,11 @@ class Calibration:
     def regime(self) -> float:
         """The one that the latest window belongs to."""
         return float(self.windows[-1].row[0]) if self.windows else 0.0
+
+    @property
+    def here(self) -> set[Config]:
+        """What ran in it."""
+        return {window.config for window in self.windows if window.row[0] == self.regime}
 
     def now(self) -> JobState:
         """Workers as in the latest windows of the regime, links as in the latest, cost of blocks apart."""
@@ -149,8 +158,8 @@ class Calibration:
         """Covariance of the stretch between rows, shape [rows, rows]."""
         values = np.array([float(window.pace(self.overhead)) for window in self.windows])
         known, noise = np.array([window.row for window in self.windows]), np.array([w.noise for w in self.windows])
-        means = np.array([process.posterior(known, values - values[-1], noise, at=rows)[0] for process in LINKS])
-        within = np.array([process.together(known, noise, at=rows) for process in LINKS])
+        told = [process.together(known, values - values[-1], noise, at=rows) for process in LINKS]
+        means, within = np.array([mean for mean, _ in told]), np.array([covariance for _, covariance in told])
         apart = means - self._links @ means
         covariance: Floats = np.tensordot(self._links, within, axes=1) + (self._links[:, None] * apart).T @ apart
         return covariance
@@ -160,7 +169,7 @@ class Calibration:
         windows = windows or self.windows
         likely = self._links
         if rest:
-            likely = np.array([process.drift <= RESTS for process in LINKS]) * (likely + 1e-12)
+            likely = RESTING * (likely + 1e-12)
             likely /= likely.sum()
         values = np.array([float(window.pace(self.overhead)) for window in windows])
         known, noise = np.array([window.row for window in windows]), np.array([w.noise for w in windows])
@@ -326,11 +335,15 @@ class Calibration:
         return beyond, abs(beyond) >= SURPRISE * (math.sqrt(float(variance[0])) + 0.03)
 
     def _alike(self, window: Window, others: list[Window]) -> bool:
-        """Whether workers are the same as in other windows, and links too where the config was the same."""
+        """Whether workers are the same as in other windows, and links too where the config was the same, or fade on."""
         if not self._workers_alike(window, others):
             return False
-        first = self._first.get((float(others[-1].row[0]), window.config))  # not the latest: links may fade slowly
-        return first is None or abs(float(first.pace(self.overhead) - window.pace(self.overhead))) <= SAME_LINK
+        regime = float(others[-1].row[0])
+        first = self._first.get((regime, window.config))  # not the latest: links may fade slowly
+        if first is None or abs(float(first.pace(self.overhead) - window.pace(self.overhead))) <= SAME_LINK:
+            return True
+        fades = regime == self.regime and float(self._links @ RESTING) < 0.5
+        return fades and abs(self._beyond(window, regime, self.windows)[0]) <= SAME_LINK
 
     @staticmethod
     def _workers_alike(window: Window, others: list[Window]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from autobyte.job import Floats
 
+TREND = 12.0  # windows for which what fades, fades on as it did
 KNEE = 26.0  # log2 of the bytes in flight at which links that crowd begin to, about
 
 
@@ -24,6 +25,7 @@ class Process:
         common: an offset that all rows share.
         regime: an offset that rows of one regime share.
         drift: what wanders within a regime, forgotten after a few windows.
+        trend: a smooth function of time within a regime: what fades, fades on.
         block: a smooth function of the block, whatever the regime.
         flight: a smooth function of the window in flight, whatever the regime.
         octaves: how far apart configs must be for these to differ.
@@ -35,6 +37,7 @@ class Process:
     common: float = 0.0
     regime: float = 0.0
     drift: float = 0.0
+    trend: float = 0.0
     block: float = 0.0
     flight: float = 0.0
     octaves: float = 4.0
@@ -55,13 +58,14 @@ class Process:
         same = one[:, None, 0] == other[None, :, 0]
         apart = np.abs(one[:, None, 1] - other[None, :, 1])
         square = ((one[:, None, 2:] - other[None, :, 2:]) / self.octaves) ** 2
-        covariance: Floats = (
-            self.common**2
-            + same * (self.regime**2 + self.drift**2 * np.exp(-apart / 4))
-            + np.exp(-square / 2) @ np.array([self.block**2, self.flight**2])
-            + self.rough**2 * np.exp(-square.sum(axis=2) * self.octaves**2 / 2)
-            + self.crowding[1] ** 2 * np.outer(_crowd(one), _crowd(other))
-        )
+        covariance: Floats = self.common**2 + same * (self.regime**2 + self.drift**2 * np.exp(-apart / 4))
+        if self.trend:
+            covariance += same * self.trend**2 * np.exp(-((apart / TREND) ** 2) / 2)
+        covariance += np.exp(-square / 2) @ np.array([self.block**2, self.flight**2])
+        if self.rough:
+            covariance += self.rough**2 * np.exp(-square.sum(axis=2) * self.octaves**2 / 2)
+        if self.crowding[1]:
+            covariance += self.crowding[1] ** 2 * np.outer(_crowd(one), _crowd(other))
         return covariance
 
     def expected(self, rows: Floats) -> Floats:
@@ -71,20 +75,21 @@ class Process:
 
     def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
         """Mean and variance at other rows, after values with independent noise were seen; shape [len(at)] each."""
-        seen = self.covariance(rows, rows) + np.diag(noise**2)
-        across = self.covariance(at, rows)
-        solved = np.linalg.solve(seen, np.column_stack([values - self.expected(rows), across.T]))
-        alone = self.common**2 + self.regime**2 + self.drift**2 + self.local**2 + (self.crowding[1] * _crowd(at)) ** 2
-        mean = self.expected(at) + across @ solved[:, 0]
-        return mean, np.maximum(alone - (across * solved[:, 1:].T).sum(axis=1), 0.0)
+        mean, across, solved = self._solve(rows, values, noise, at=at)
+        alone = self.common**2 + self.regime**2 + self.drift**2 + self.trend**2 + self.local**2
+        return mean, np.maximum(alone + (self.crowding[1] * _crowd(at)) ** 2 - (across * solved.T).sum(axis=1), 0.0)
 
-    def together(self, rows: Floats, noise: Floats, *, at: Floats) -> Floats:
-        """Covariance between other rows, after values with independent noise were seen; shape [len(at), len(at)]."""
+    def together(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
+        """Mean at other rows, shape [len(at)], and the covariance between them, shape [len(at), len(at)]."""
+        mean, across, solved = self._solve(rows, values, noise, at=at)
+        return mean, self.covariance(at, at) - across @ solved
+
+    def _solve(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats, Floats]:
+        """Mean at other rows, what they have in common with those seen, and that solved for."""
         across = self.covariance(at, rows)
-        left: Floats = self.covariance(at, at) - across @ np.linalg.solve(
-            self.covariance(rows, rows) + np.diag(noise**2), across.T
-        )
-        return left
+        right = np.column_stack([values - self.expected(rows), across.T])
+        solved: Floats = np.linalg.solve(self.covariance(rows, rows) + np.diag(noise**2), right)
+        return self.expected(at) + across @ solved[:, 0], across, solved[:, 1:]
 
 
 def _crowd(rows: Floats) -> Floats:

@@ -44,9 +44,9 @@ def test_a_noisy_flat_optimum_makes_no_one_oscillate(noise: float) -> None:
 
 
 def test_decisions_become_rarer_and_a_change_starts_over() -> None:
-    pace = Backoff(most=8)
-    due = [window for window in range(40) if pace.due()]
-    assert due == [0, 1, 3, 7, 15, 23, 31, 39]
+    pace = Backoff(most=8, first=3)
+    due = [window for window in range(42) if pace.due()]
+    assert due == [0, 1, 2, 3, 5, 9, 17, 25, 33, 41]
     assert pace.due(changed=True)
     assert [pace.due() for _ in range(3)] == [True, False, True]
 

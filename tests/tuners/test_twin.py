@@ -301,6 +301,17 @@ def test_links_that_fade_slowly_are_not_put_down_to_the_config() -> None:
     assert np.median(found) <= 0.01
 
 
+def test_links_that_fade_on_are_one_regime_and_no_reason_to_doubt_a_switch() -> None:
+    """A regime ended with every eighth of fade, and a switch that came with one was undone."""
+    job, one, other = make_job("gpt2", architecture="allreduce"), Config(16 << 20, 16 << 20), Config(8 << 20, 8 << 20)
+    twin = make_twin(job)
+    for number in range(16):
+        world = World(make_job("gpt2", architecture="allreduce", gbit=10 * 0.94**number))
+        twin.tell(world.measure(other if number > 11 else one, iterations=WINDOW, warmup=WARMUP))
+        assert not twin._calibration.doubtful
+    assert twin._calibration.regime == 0
+
+
 def test_a_trial_that_fits_nothing_is_undone_and_blamed_if_links_are_what_they_were() -> None:
     """A large window that is five times slower than anything its model can explain."""
     job = make_job("gpt2", architecture="allreduce")
