@@ -16,7 +16,7 @@ KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in 
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
 OVERHEAD_SPREAD = 0.8  # of its logarithm, before anything is known
 RESTS = 0.03  # by how much, relatively, links that rest may drift
-LINKS = [  # of log(seconds per byte): links that rest or fade, that mind the block or not, the bytes in flight or not, or crowd
+LINKS = [  # of log(seconds per byte): links that rest or fade; that mind the block, or bytes in flight; that crowd
     Process(regime=3.0, drift=drift, trend=trend, block=block, flight=flight, crowding=crowding)
     for drift, trend in ((RESTS, 0.0), (0.05, 1.2))
     for block in (0.02, 0.15)
@@ -335,7 +335,7 @@ class Calibration:
         return beyond, abs(beyond) >= SURPRISE * (math.sqrt(float(variance[0])) + 0.03)
 
     def _alike(self, window: Window, others: list[Window]) -> bool:
-        """Whether workers are the same as in other windows, and links too where the config was the same, or fade on."""
+        """Whether workers are the same as in other windows, and links too where the config was; or they fade on."""
         if not self._workers_alike(window, others):
             return False
         regime = float(others[-1].row[0])
