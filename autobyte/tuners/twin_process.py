@@ -87,8 +87,8 @@ class Process:
     def _solve(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats, Floats]:
         """Mean at other rows, what they have in common with those seen, and that solved for."""
         across = self.covariance(at, rows)
-        right = np.column_stack([values - self.expected(rows), across.T])
-        solved: Floats = np.linalg.solve(self.covariance(rows, rows) + np.diag(noise**2), right)
+        seen = self.covariance(rows, rows) + np.diag(noise**2)
+        solved = np.asarray(np.linalg.solve(seen, np.column_stack([values - self.expected(rows), across.T])), float)
         return self.expected(at) + across @ solved[:, 0], across, solved[:, 1:]
 
 
