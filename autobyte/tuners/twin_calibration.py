@@ -25,7 +25,7 @@ LINKS = [  # of log(seconds per byte): links that rest or fade; that mind the bl
 RESTING = np.array([process.drift <= RESTS for process in LINKS])
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
 SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no straggler
-DOUBT = 0.15  # the same, from what was foretold: more than links fade from one window to the next
+DOUBT = 0.15  # of log(seconds per byte), from what was foretold: links that fade do less in a window
 SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
 JOINS = 0.5  # of log(seconds per byte), under two configs
 EXPLAINS = 0.05  # of log(simulated / measured step time)
