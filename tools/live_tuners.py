@@ -1,6 +1,6 @@
 """Tuners in real training loops on shaped links, one after the other in one launch. Emulated: compute by sleeping.
 
-    python tools/live_tuners.py                  # docs/data/judge_live.csv; 30 minutes, root and an idle machine
+    python tools/live_tuners.py                  # docs/data/judge_live.csv; 40 minutes, root and an idle machine
     python tools/judge_tuners.py tables          # reads it, with all else that was judged
 
 VGG16 with 33 MiB of gradients and 0.4 s of compute on 4 hosts: on links of 1 Gbit/s, and on links that go from 1 to
