@@ -167,9 +167,7 @@ def _group(looks: Floats) -> tuple[Ints, Ints]:
     """Group equal rows: the first row of each group, and the group of each row, groups by first appearance."""
     if (looks == looks[0]).all():
         return np.zeros(1, dtype=np.int64), np.zeros(len(looks), dtype=np.int64)
-    rows = [tuple(row) for row in looks.tolist()]
-    first: dict[tuple[float, ...], int] = {}
-    for index, row in enumerate(rows):
-        first.setdefault(row, index)
-    number = {row: group for group, row in enumerate(first)}  # np.unique of a few rows costs as much as a simulation
-    return np.array(list(first.values()), dtype=np.int64), np.array([number[row] for row in rows], dtype=np.int64)
+    number: dict[tuple[float, ...], int] = {}  # np.unique of a few rows costs as much as a simulation
+    group = [number.setdefault(tuple(row), len(number)) for row in looks.tolist()]
+    first = [group.index(index) for index in range(len(number))]
+    return np.array(first, dtype=np.int64), np.array(group, dtype=np.int64)
