@@ -7,6 +7,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +27,7 @@ from autobyte.scheduler.engines.leader import Led
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.connect import connect
-from autobyte.torch.control import Control, first_line
+from autobyte.torch.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange import Exchange
 from autobyte.torch.mirrors import Mirrors
 from autobyte.torch.planning import DEFAULT, agreed_plan, as_measured, measurements, unmeasured
@@ -128,9 +129,8 @@ class Training:
         self.name = name_for(self.ranks)
         self.engine = engine
         self.config = config or DEFAULT
-        parameters = travelling(optimizer, model)  # may refuse: before ranks wait for one another
         self.control = Control(self.name, rank=self.rank, ranks=self.ranks, timeout=timeout)
-        self._compare(parameters)
+        parameters = self._trained(optimizer, model)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
         self.control.agree("settings", settings)
         broadcast_state(model, group)
@@ -255,12 +255,19 @@ class Training:
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
 
-    def _compare(self, parameters: dict[str, nn.Parameter]) -> None:
-        """Make sure that all ranks train the same model."""
+    def _trained(self, optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
+        """What travels, the same on all ranks; one that refuses its model tells the others, who would wait for it."""
+        try:
+            parameters = travelling(optimizer, model)
+        except InputError as error:
+            with suppress(CommunicationError):
+                self.control.agree("a model", f"none that can be trained: {error}")
+            raise
         shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
         self.fingerprint = hashlib.sha256(shapes.encode()).hexdigest()[:16]
         laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
         self.control.agree("a model", laid)  # gradients travel in the order of memory
+        return parameters
 
 
 #: Wrappers that do with gradients what is done here, or cut them into shards that are no rank's whole.

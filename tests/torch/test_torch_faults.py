@@ -194,6 +194,19 @@ def _different(rank: int, engine: str, how: str) -> None:
     wrapped(model, engine)
 
 
+@pytest.mark.parametrize("refuses", [0, 1])
+def test_a_model_that_one_rank_refuses_ends_all_at_once(refuses: int) -> None:
+    for ranks in at_once(_refused, 2, (refuses,), timeout_s=20):
+        outcomes = [said(outcome) for outcome in ranks.outcomes()]
+        assert outcomes[refuses] == "InputError: the optimizer trains no parameter of 'Sequential'"
+        assert outcomes[1 - refuses].startswith("CommunicationError: ranks [1] have a model unlike rank 0's; ")
+
+
+def _refused(rank: int, engine: str, refuses: int) -> None:
+    model = make_model()
+    wrapped(model.requires_grad_(rank != refuses), engine)
+
+
 def test_nan_gradients_are_averaged_as_they_are() -> None:
     for ranks in at_once(_nan, 2):
         assert ranks.results() == [[True] * 6] * 2
