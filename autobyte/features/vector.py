@@ -181,16 +181,16 @@ def _latest(state: State, busy_s: Floats, nbytes: Floats, credit: Floats) -> tup
     rows = len(nbytes)
     compute_s = np.cumsum((forward_s + backward_s)[::-1])[::-1] + (state.accumulation - 1) * state.compute_s
     ahead_s = np.cumsum(busy_s, axis=1)  # of layers ≤ m
-    best_s, behind_s, place, backlog_s, sent_s = np.zeros((5, len(credit)))
-    sent_bytes = 0.0
+    sent_s = np.cumsum(busy_s[:, ::-1], axis=1)[:, ::-1]  # of layers ≥ m
+    sent_bytes = np.cumsum(nbytes[::-1])[::-1]
+    wait_s, backlog_s = np.zeros_like(busy_s), np.zeros(len(credit))
     for row in reversed(range(rows)):
         backlog_s = np.maximum(0.0, backlog_s - backward_s[row])  # of layers > m, when m's gradients are complete
-        wait_s = np.minimum(backlog_s, credit * (sent_s / sent_bytes)) if sent_bytes else backlog_s
-        late_s = compute_s[row] + wait_s + ahead_s[:, row]
-        better = late_s > best_s
-        best_s = np.where(better, late_s, best_s)
-        behind_s = np.where(better, wait_s, behind_s)
-        place = np.where(better, (row + 1) / rows, place)
+        wait_s[:, row] = backlog_s
+        if row + 1 < rows and sent_bytes[row + 1]:
+            wait_s[:, row] = np.minimum(backlog_s, credit * (sent_s[:, row + 1] / sent_bytes[row + 1]))
         backlog_s = backlog_s + busy_s[:, row]
-        sent_s, sent_bytes = sent_s + busy_s[:, row], sent_bytes + float(nbytes[row])
-    return best_s, behind_s, place
+    late_s = compute_s + wait_s + ahead_s
+    latest = rows - 1 - late_s[:, ::-1].argmax(axis=1)
+    best_s, behind_s = late_s[np.arange(len(credit)), latest], wait_s[np.arange(len(credit)), latest]
+    return best_s, behind_s, np.where(best_s > 0, (latest + 1) / rows, 0.0)

@@ -35,18 +35,17 @@ class Forward(Net):
             raise InputError(f"weights of other shapes than this '{variant}' network has")
         known = [np.asarray(values, dtype=np.float32) for values in weights]
         members = [known[first : first + len(shapes)] for first in range(0, len(known), len(shapes))]
-        self._encoders = [member[:ENCODER] for member in members]
+        self._encoders = [np.stack(values) for values in zip(*(m[:ENCODER] for m in members), strict=True)]
         self.heads = [member[ENCODER:] for member in members]
 
     def encode(self, vector: Vector) -> Array:
         """A state as the heads take it, one member after the other; shape [members · (LSTM + 2 BRANCH)]."""
         layer, bandwidth, static = (part[0] for part in self.inputs(vector))
-        code = []
-        for embed, embed_bias, *lstm, by, by_bias, of, of_bias in self._encoders:
-            rows = _relu(layer @ embed + embed_bias)
-            last = _lstm(_lstm(rows, *lstm[:3]), *lstm[3:])[-1]
-            code += [last, _relu(bandwidth @ by + by_bias), _relu(static @ of + of_bias)]
-        return np.concatenate(code)
+        embed, embed_bias, *lstm, by, by_bias, of, of_bias = self._encoders
+        rows = _relu(layer @ embed + embed_bias[:, None])
+        last = _lstm(_lstm(rows, *lstm[:3]), *lstm[3:])[:, -1]
+        code = np.concatenate([last, _relu(bandwidth @ by + by_bias), _relu(static @ of + of_bias)], axis=1)
+        return code.reshape(-1)
 
     def rate(self, state: Array, asked: Candidates) -> Floats:
         """What the heads say of each candidate: the mean of their outputs, shape [configs].
@@ -71,18 +70,18 @@ def head(weights: Sequence[Array], state: Array, candidate: Array) -> tuple[Arra
 
 
 def _lstm(rows: Array, kernel: Array, recurrent: Array, bias: Array) -> Array:
-    """One layer over rows in turn; Keras's order of gates: input, forget, cell, output."""
-    fed = rows @ kernel + bias
-    units = len(recurrent)
-    state, cell = np.zeros((2, units), dtype=np.float32)
-    states = np.empty((len(rows), units), dtype=np.float32)
-    for row, given in enumerate(fed):
-        gates = given + state @ recurrent
+    """One layer of all members over rows in turn; Keras's order of gates: input, forget, cell, output."""
+    fed = rows @ kernel + bias[:, None]
+    units = recurrent.shape[1]
+    state, cell = np.zeros((2, len(rows), units), dtype=np.float32)
+    states = np.empty((*rows.shape[:2], units), dtype=np.float32)
+    for row, given in enumerate(fed.swapaxes(0, 1)):
+        gates = given + (state[:, None] @ recurrent)[:, 0]
         opened = 1.0 / (1.0 + np.exp(-gates))
-        fresh = np.tanh(gates[2 * units : 3 * units])
-        cell = opened[units : 2 * units] * cell + opened[:units] * fresh
-        state = opened[3 * units :] * np.tanh(cell)
-        states[row] = state
+        fresh = np.tanh(gates[:, 2 * units : 3 * units])
+        cell = opened[:, units : 2 * units] * cell + opened[:, :units] * fresh
+        state = opened[:, 3 * units :] * np.tanh(cell)
+        states[:, row] = state
     return states
 
 

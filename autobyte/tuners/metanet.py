@@ -170,9 +170,10 @@ class Metanet(Tuner):
         if not self._memory.windows:
             return measured_alone(self._model, self._unseen, self._candidates)
         process = replace(self._doubt.process, drift=WANDERS * self._net.state.drift)
-        residual, variance = self._memory.residual(self._net, self._candidates, process=process)
+        rows = self._memory.rows(self._net.state, self._candidates)
+        residual, variance = self._memory.residual(self._net, at=rows, process=process)
         mean, deviation = self._net.log_s(self._net.asked(self._candidates)) + residual, np.sqrt(variance)
-        flight, most = self._memory.flight(self._net.state, self._candidates)
+        flight, most = rows[:, 3], self._memory.flight
         mean += CAUTION * np.maximum(flight - most, 0.0)
         mean[flight > most + OCTAVES] = np.inf
         return mean, deviation
@@ -338,7 +339,7 @@ class _Memory:
         if new:
             self._now = float(net.regime)
         self.number += 1
-        row = self._rows(state, [config])[0]
+        row = self.rows(state, [config])[0]
         asked = net.asked([config])
         window = _Window(config, row, measurement.mean_s, measurement.error, net.code, asked, state.samples)
         like = [w for w in self.windows if w.config == config and w.row[0] == row[0]]
@@ -346,12 +347,12 @@ class _Memory:
         self.windows = [*[other for other in self.windows if other not in drop][-KEEP + 1 :], window]
         return new
 
-    def residual(self, net: _Network, configs: Sequence[Config], *, process: Process) -> tuple[Floats, Floats]:
+    def residual(self, net: _Network, *, at: Floats, process: Process) -> tuple[Floats, Floats]:
         """What to add to the logarithm of predicted times, and its variance; shape [configs].
 
         Args:
             net: what predicts.
-            configs: of which it is asked.
+            at: rows of the configs of which it is asked.
             process: of the logarithm of measured by predicted.
         """
         rests = not net.state.drift
@@ -369,24 +370,27 @@ class _Memory:
         took = np.log([max(window.step_s, 1e-12) for window in known])
         noise = np.array([max(window.error, NOISE) for window in known])
         rows = np.array([window.row for window in known])
-        mean, variance = process.posterior(rows, took - predicted, noise, at=self._rows(net.state, configs))
+        mean, variance = process.posterior(rows, took - predicted, noise, at=at)
         return mean, np.minimum(variance, process.local**2)
 
-    def flight(self, state: State, configs: Sequence[Config]) -> tuple[Floats, float]:
-        """Log2 of the bytes that configs let into flight, shape [configs]; of the most that ran."""
-        return self._rows(state, configs)[:, 3], max(float(window.row[3]) for window in self.windows)
+    @property
+    def flight(self) -> float:
+        """Log2 of the most bytes that any window let into flight."""
+        return max(float(window.row[3]) for window in self.windows)
 
-    def _rows(self, state: State, configs: Sequence[Config]) -> Floats:
+    def rows(self, state: State, configs: Sequence[Config]) -> Floats:
         """Configs as the process takes them, if they ran now; shape [configs, 4]."""
         static = state.static
         if static.total_bytes != self._total:
             self._places, self._total = {}, static.total_bytes
+        head, rows = (self._now, float(self.number)), []
         for config in configs:
-            if config not in self._places:
+            place = self._places.get(config)
+            if place is None:
                 flight = min(config.credit_bytes, max(static.total_bytes, 1.0))
-                self._places[config] = math.log2(_block(static, config)), math.log2(flight)
-        head = self._now, float(self.number)
-        return np.array([(*head, *self._places[config]) for config in configs])
+                place = self._places[config] = math.log2(_block(static, config)), math.log2(flight)
+            rows.append((*head, *place))
+        return np.array(rows)
 
 
 def _block(static: Static, config: Config) -> float:
