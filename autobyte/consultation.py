@@ -27,12 +27,14 @@ class Answer:
         asked: the config it asks for; None is nothing to try.
         cpu_s: of its own thread, for this answer and for what it thought about since the one before.
         failure: what it failed with.
+        brief: half a window will do.
     """
 
     number: int
     asked: Config | None
     cpu_s: float
     failure: str = ""
+    brief: bool = False
 
 
 class Consultation:
@@ -119,7 +121,7 @@ def _consult(
             tuner.tell(measurement)
             asked = _checked(tuner.ask(), space)
             now_s = time.thread_time()
-            said.put(Answer(number, asked, now_s - began_s))
+            said.put(Answer(number, asked, now_s - began_s, brief=tuner.brief))
             began_s = now_s
             tuner.work()
         except Exception as error:

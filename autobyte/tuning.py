@@ -10,13 +10,14 @@ import numpy as np
 
 from autobyte.best import best_config, changed
 from autobyte.config import Config, Space
-from autobyte.consultation import Consultation
+from autobyte.consultation import Answer, Consultation
 from autobyte.errors import InputError
 from autobyte.job import Job
 from autobyte.trace import Measurement
-from autobyte.tuners import TUNERS, Tuner
+from autobyte.tuners import TUNERS, Tuner, base
 
-WINDOW = 10  # iterations per window (AutoByte, sec. III-A)
+WINDOW = base.WINDOW
+BRIEF = 5  # iterations of a window whose tuner asks for no more: what it tries may be bad
 WARMUP = 2  # of them still under the influence of the config before
 TOLERANCE = 0.03  # the regret that counts as found
 PATIENCE_S = 1.0  # what a training job waits for a tuner
@@ -45,26 +46,18 @@ class Tuning:
     """Decides what runs next. A tuner can slow nothing down for good: the best so far is always at hand.
 
     Trial 0 is the space's default. What a window showed is told to the tuner, which is asked for the next config; if
-    it has none, fails, or does not answer in time, the best so far runs. The last decision of a budget is the best so
-    far, or what the tuner asks for where that is as good as the noise can tell.
+    it has none, fails, or does not answer in time, the best so far runs. The last decision of all is the best so far,
+    or what the tuner asks for where that is as good as the noise can tell.
 
     Args:
         tuner: chooses.
         space: where, and what trial 0 is.
-        budget: how many windows there will be; None if no end is known.
         patience_s: how long a decision waits for the tuner (s).
-
-    Raises:
-        InputError: a budget below 1.
     """
 
-    def __init__(
-        self, tuner: Tuner, space: Space, *, budget: int | None = None, patience_s: float = PATIENCE_S
-    ) -> None:
-        if budget is not None and budget < 1:
-            raise InputError(f"budget must be at least 1, got {budget}")
+    def __init__(self, tuner: Tuner, space: Space, *, patience_s: float = PATIENCE_S) -> None:
+        self.iterations = BRIEF if tuner.brief else WINDOW
         self._consultation: Consultation | None = Consultation(tuner, space, patience_s=patience_s)
-        self._budget = budget
         self._space = space
         self._windows: deque[Measurement] = deque(maxlen=KEEP)
         self._count = 0
@@ -76,21 +69,27 @@ class Tuning:
         """What did best in the latest windows; the default, unless another is better by more than noise."""
         return best_config(self._windows, self._space.default)
 
-    def observe(self, measurement: Measurement) -> Config:
-        """Take in a window, and say what runs in the next."""
+    def observe(self, measurement: Measurement, *, last: bool = False) -> Config:
+        """Take in a window, and say what runs in the next; `iterations` is then how long that shall be.
+
+        Args:
+            measurement: the window.
+            last: there will be no other, and its config stays.
+        """
         before = next((w for w in reversed(self._windows) if w.config == measurement.config), None)
         if before is not None and changed(before, measurement):
             self._windows.clear()  # what was best on another job says nothing
         self._windows.append(measurement)
         self._count += 1
-        asked, cpu_s, failure = self._consult(measurement)
-        if asked is None:
+        answer = self._consult(measurement)
+        if answer.asked is None:
             self.config = self.best
-        elif self._count == self._budget:
-            self.config = best_config(self._windows, self._space.default, favourite=asked)
+        elif last:
+            self.config = best_config(self._windows, self._space.default, favourite=answer.asked)
         else:
-            self.config = asked
-        self.decisions.append(Decision(measurement, self.config, cpu_s, failure))
+            self.config = answer.asked
+        self.iterations = BRIEF if answer.brief else WINDOW
+        self.decisions.append(Decision(measurement, self.config, answer.cpu_s, answer.failure))
         return self.config
 
     def close(self) -> None:
@@ -99,20 +98,15 @@ class Tuning:
             self._consultation.close()
             self._consultation = None
 
-    def _consult(self, measurement: Measurement) -> tuple[Config | None, float, str]:
-        """Tell and ask; a tuner that fails is not consulted again.
-
-        Returns:
-            what it asks for, the CPU time of its thread (s), and what it failed with.
-        """
+    def _consult(self, measurement: Measurement) -> Answer:
+        """Tell and ask; a tuner that fails is not consulted again."""
+        nothing = Answer(self._count, None, 0.0)
         if self._consultation is None:
-            return None, 0.0, ""
-        answer = self._consultation.consult(self._count, measurement)
-        if answer is None:
-            return None, 0.0, ""
+            return nothing
+        answer = self._consultation.consult(self._count, measurement) or nothing
         if answer.failure:
             self.close()
-        return answer.asked, answer.cpu_s, answer.failure
+        return answer
 
 
 def make_tuner(
@@ -161,19 +155,26 @@ def tune(
     progress: Callable[[Decision], None] = lambda decision: None,
     patience_s: float = 60.0,
 ) -> list[Decision]:
-    """Train for `budget` windows, tuning meanwhile.
+    """Train for `budget` windows of 10 iterations, tuning meanwhile; those whose tuner is brief are two of 5.
 
     In virtual time nobody waits, so a decision has patience: the same seed gives the same run on a busy machine.
 
     Returns:
         one decision per window; the last one's config is the one to keep.
+
+    Raises:
+        InputError: a budget below 1.
     """
-    tuning = Tuning(tuner, space, budget=budget, patience_s=patience_s)
-    decisions = []
+    if budget < 1:
+        raise InputError(f"budget must be at least 1, got {budget}")
+    tuning = Tuning(tuner, space, patience_s=patience_s)
+    decisions, left = list[Decision](), budget * WINDOW
     try:
-        for _ in range(budget):
-            measurement = trainer.measure(tuning.config, iterations=WINDOW, warmup=WARMUP)
-            tuning.observe(measurement)
+        while left:
+            iterations = min(tuning.iterations, left)
+            measurement = trainer.measure(tuning.config, iterations=iterations, warmup=WARMUP)
+            left -= iterations
+            tuning.observe(measurement, last=not left)
             decisions.append(tuning.decisions[-1])
             progress(decisions[-1])
     finally:

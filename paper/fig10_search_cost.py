@@ -59,7 +59,7 @@ def trial(cell):
         "end_regret": search.regret[-1],
         "reconfigurations": search.switches,
     }
-    until = decisions[: max(1, search.iterations // WINDOW)]
+    until = [each for each in decisions if each.measurement.iteration < max(WINDOW, search.iterations)]
     cpu = {"cpu_s": sum(d.cpu_s for d in until), "cpu_ms_per_decision": 1e3 * np.mean([d.cpu_s for d in until])}
     return here | row, here | cpu
 

@@ -67,7 +67,7 @@ def run(
 def speeds(windows: Sequence[Measurement], samples: int, *, every: int = 5) -> list[tuple[int, Config, float]]:
     """Mean speed of every so many iterations: (first iteration, config, samples/s)."""
     return [
-        (window.iteration + k, window.config, samples * every / sum(window.step_s[k : k + every]))
+        (window.iteration + k, window.config, samples / float(np.mean(window.step_s[k : k + every])))
         for window in windows
         for k in range(0, len(window.step_s), every)
     ]

@@ -277,13 +277,17 @@ def _scenarios(rows: Rows) -> str:
 
 
 def _worlds(rows: Rows) -> dict[str, dict[str, Row]]:
-    """Rows by seed and tuner, each with the best oracle that was found for the seed."""
+    """Rows by seed and tuner, each with the best oracle that was found for the seed.
+
+    `oracle_there`, that of the tuner's own decision points, is raised by as much.
+    """
     worlds: dict[str, dict[str, Row]] = {}
     for row in rows:
         worlds.setdefault(row["seed"], {})[row["tuner"]] = row
     for world in worlds.values():
         oracle = max(float(row["oracle"]) for row in world.values())
         for row in world.values():
+            row["oracle_there"] = str(float(row["oracle_there"]) * oracle / float(row["oracle"]))
             row["oracle"] = str(oracle)
     return worlds
 
@@ -311,16 +315,17 @@ def _seed(world: dict[str, Row]) -> str:
 
 
 def _shares(worlds: Sequence[dict[str, Row]], tuner: str, once: str = BO) -> Sample:
-    """Of the gap from BO to the oracle, in worlds that count and where the tuner was judged."""
-    ends = [(_speed(world[once]), float(world[once]["oracle"]), world[tuner]) for world in worlds if tuner in world]
-    return [((_speed(row) - below) / (above - below), row["seed"]) for below, above, row in ends]
+    """Of the gap from BO to the oracle that decides where the tuner did, in worlds that count."""
+    ends = [(_speed(world[once]), world[tuner]) for world in worlds if tuner in world]
+    return [((_speed(row) - below) / (float(row["oracle_there"]) - below), row["seed"]) for below, row in ends]
 
 
 def _pooled(worlds: Sequence[dict[str, Row]], tuner: str, once: str) -> str:
-    """What a tuner gains on BO in all, of what the oracle gains in all, both in parts of the oracle's speed."""
-    there = [world for world in worlds if tuner in world]
-    gained = sum(_lack(world, once) - _lack(world, tuner) for world in there)
-    return f"{100 * gained / sum(_lack(world, once) for world in there):.0f} %".replace("-", "−") if there else "–"
+    """What a tuner gains on BO in all, of what the oracle that decides where it did gains, in parts of its speed."""
+    ends = [(_speed(world[once]), world[tuner]) for world in worlds if tuner in world]
+    gained = sum((_speed(row) - below) / float(row["oracle_there"]) for below, row in ends)
+    possible = sum(1 - below / float(row["oracle_there"]) for below, row in ends)
+    return f"{100 * gained / possible:.0f} %".replace("-", "−") if ends else "–"
 
 
 def _recovery(rows: Rows) -> str:

@@ -33,7 +33,7 @@ from autobyte.bench.grid import Row as GridRow
 from autobyte.bench.grid import read as read_grid
 from autobyte.cli.options import make_job
 from autobyte.comparison.contest import Contest, Run, hold
-from autobyte.comparison.oracle import ends
+from autobyte.comparison.oracle import ends, where_decided
 from autobyte.comparison.replay import Recorded, Replay, nearest, space_of
 from autobyte.comparison.verdict import BANDWIDTHS, Truth
 from autobyte.comparison.worlds import Drawn, draw
@@ -206,7 +206,12 @@ def scenario(name: str, seed: int, tuners: Sequence[str], before: str = "once") 
     between = ends(contest, truth, constant, seed)
     head = {"scenario": name, "seed": seed, "model": job.model.name, "architecture": job.cluster.architecture}
     head |= {"constant": between.constant, "oracle": between.oracle, "all_knowing": between.all_knowing}
-    return [head | _scenario_row(each, run, truth) for each, run in runs.items()]
+    return [
+        head
+        | {"oracle_there": where_decided(contest, truth, run, between).oracle}
+        | _scenario_row(each, run, truth)
+        for each, run in runs.items()
+    ]
 
 
 def _scenario_run(contest: Contest, name: str, seed: int) -> Run:

@@ -17,7 +17,7 @@ from autobyte.simulator.world import SWITCH_S, World
 from autobyte.trace import Measurement
 from autobyte.tuners import TUNERS, Tuner
 from autobyte.tuners.fixed import Default
-from autobyte.tuning import WARMUP, WINDOW, Decision, make_tuner, tune
+from autobyte.tuning import BRIEF, WARMUP, WINDOW, Decision, make_tuner, tune
 
 RETUNE = ("never", "drift")
 BEFORE = ("once", "all")
@@ -91,6 +91,7 @@ class Contest:
             "space": _plain(asdict(self.space)),
             "switch_s": self.switch_s,
             "window": WINDOW,
+            "brief": BRIEF,
             "warmup": WARMUP,
         } | {key: value for key, value, usual in self._ways if value != usual}
 
@@ -126,7 +127,7 @@ def hold(
     Args:
         contest: what to run.
         results: where trials are kept.
-        progress: called with tuner, seed and number after every window.
+        progress: called after every window with tuner, seed and how many times 10 iterations have passed.
         seeds: these instead of as many as the contest has.
 
     Raises:
@@ -156,7 +157,7 @@ def _run(contest: Contest, name: str, seed: int, results: Results, progress: Cal
             tuner = Retuned(make, space, budget=contest.budget) if again else Default(space, model=contest.job.model)
     trainer = _Recorded(contest.world(seed), results, name, seed)
     decisions = tune(
-        tuner, trainer, space, budget=contest.budget, progress=lambda _: progress(name, seed, trainer.number)
+        tuner, trainer, space, budget=contest.budget, progress=lambda _: progress(name, seed, trainer.passed)
     )
     return Run(name, seed, tuple(decisions), tuple(before))
 
@@ -170,6 +171,11 @@ class _Recorded:
         self._tuner = tuner
         self._seed = seed
         self.number = 0  # windows so far
+
+    @property
+    def passed(self) -> int:
+        """Whole windows' worth of iterations so far."""
+        return self._world.iteration // WINDOW
 
     def measure(self, config: Config, *, iterations: int, warmup: int) -> Measurement:
         """Train for a window, or remember it."""
@@ -185,7 +191,7 @@ class _Recorded:
                 f"{what} was kept with {kept} and is now {asked}: the code changed; choose another folder"
             )
         else:
-            self._world.skip(config, iterations=iterations)
+            self._world.skip(config, iterations=len(measurement.step_s))
         self.number += 1
         return measurement
 

@@ -1,11 +1,12 @@
 """Who knows the truth, and who never changes: the two that every tuner is measured between."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autobyte.comparison.contest import Contest
+from autobyte.comparison.contest import Contest, Run
 from autobyte.config import Config
 from autobyte.tuning import WARMUP, WINDOW
 
@@ -21,7 +22,8 @@ class Ends:
 
     Args:
         constant: of the best constant in hindsight.
-        oracle: chooses at every decision point what is best in the state that the last window ended in.
+        oracle: chooses at every decision point, after 10 iterations each or where a run had its own, what is best in
+            the state that the last window ended in.
         all_knowing: chooses what is best for the window to come.
     """
 
@@ -47,16 +49,29 @@ def ends(contest: Contest, truth: "Truth", constant: Config, seed: int) -> Ends:
     if not contest.scenario.changes:
         best = start.job.samples / start.best_s
         return Ends(start.job.samples / start.step_s[constant], best, best)
-    windows = range(contest.budget)
-    seen = [truth.at(max(0, window * WINDOW - 1)).best for window in windows]
-    if contest.before != "all":
-        seen[0] = contest.space.default  # like the first of a tuner that was not there before
-    to_come = [_best_for(contest, truth, window) for window in windows]
-    speeds = [_run(contest, truth, plan, seed) for plan in ([constant] * contest.budget, seen, to_come)]
-    return Ends(*speeds)
+    lengths = [WINDOW] * contest.budget
+    to_come = [_best_for(truth, window) for window in range(contest.budget)]
+    plans = [constant] * contest.budget, _seen(contest, truth, lengths), to_come
+    return Ends(*(_run(contest, truth, plan, lengths, seed) for plan in plans))
 
 
-def _best_for(contest: Contest, truth: "Truth", window: int) -> Config:
+def where_decided(contest: Contest, truth: "Truth", run: Run, between: Ends) -> Ends:
+    """The same ends, but an oracle that decides where a run did."""
+    lengths = [len(decision.measurement.step_s) for decision in run.decisions]
+    if not contest.scenario.changes or set(lengths) == {WINDOW}:
+        return between
+    plan = _seen(contest, truth, lengths)
+    return replace(between, oracle=_run(contest, truth, plan, lengths, run.seed))
+
+
+def _seen(contest: Contest, truth: "Truth", lengths: Sequence[int]) -> list[Config]:
+    """What is best in the state that the window before each ended in."""
+    starts = np.cumsum([0, *lengths[:-1]]).tolist()
+    first = truth.at(0).best if contest.before == "all" else contest.space.default  # who was not there before
+    return [first, *(truth.at(start - 1).best for start in starts[1:])]
+
+
+def _best_for(truth: "Truth", window: int) -> Config:
     states = [truth.at(window * WINDOW + k) for k in range(WINDOW)]
     if all(state is states[0] for state in states):
         return states[0].best
@@ -65,11 +80,13 @@ def _best_for(contest: Contest, truth: "Truth", window: int) -> Config:
     return configs[int(totals.argmin())]
 
 
-def _run(contest: Contest, truth: "Truth", plan: list[Config], seed: int) -> float:
+def _run(
+    contest: Contest, truth: "Truth", plan: Sequence[Config], lengths: Sequence[int], seed: int
+) -> float:
     """The speed of a whole run under configs that stand in advance, switches included."""
     world, seconds, samples = contest.world(seed), 0.0, 0
-    for window, config in enumerate(plan):
-        steps = world.measure(config, iterations=WINDOW, warmup=WARMUP).step_s
-        seconds += sum(steps)
-        samples += sum(truth.at(window * WINDOW + k).job.samples for k in range(len(steps)))
+    for config, length in zip(plan, lengths, strict=True):
+        window = world.measure(config, iterations=length, warmup=WARMUP)
+        seconds += sum(window.step_s)
+        samples += sum(truth.at(window.iteration + k).job.samples for k in range(length))
     return samples / seconds

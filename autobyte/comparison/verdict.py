@@ -8,7 +8,7 @@ import numpy as np
 
 from autobyte.bound import bound_s, gap_closed
 from autobyte.comparison.contest import Contest, Run
-from autobyte.comparison.oracle import Ends, ends
+from autobyte.comparison.oracle import Ends, ends, where_decided
 from autobyte.comparison.outcome import KIND, SCHEMA
 from autobyte.config import Config
 from autobyte.job import Cluster, Job, Model
@@ -145,7 +145,7 @@ def verdict(
     tried = [d for run in runs for d in (*run.before, *run.decisions)]
     truth = Truth(contest, [constant, *(config for d in tried for config in (d.measurement.config, d.config))])
     between = {seed: ends(contest, truth, constant, seed) for seed in {run.seed for run in runs}}
-    scores = [score(contest, run, truth, between[run.seed]) for run in runs]
+    scores = [score(contest, run, truth, where_decided(contest, truth, run, between[run.seed])) for run in runs]
     start = truth.at(0)
     return {
         "kind": KIND,
@@ -167,6 +167,14 @@ def verdict(
         "landscape": _landscape(start, contest.space.grid()),
         "tuners": [_summary(name, [s for s in scores if s.run.tuner == name]) for name in contest.tuners],
     }
+
+
+def _curve(scored: Score) -> list[float]:
+    """Regret of the config in force after every 10 iterations, however long windows were."""
+    windows = [decision.measurement for decision in scored.run.decisions]
+    ends = np.cumsum([len(window.step_s) for window in windows])
+    last = np.searchsorted(ends, np.arange(WINDOW, ends[-1] + 1, WINDOW), side="right") - 1
+    return [scored.search.regret[decision] for decision in last.tolist()]
 
 
 def hindsight(contest: Contest, models: Sequence[Model], *, progress: Callable[[int, int], None]) -> Config:
@@ -208,7 +216,7 @@ def _summary(name: str, scores: Sequence[Score]) -> dict[str, Any]:
     middle = sorted(scores, key=lambda s: s.samples_per_s)[len(scores) // 2]  # the run that the config is taken from
     medians = {key: float(np.median(values)) if values else None for key, values in columns.items()}
     spreads = {key: np.percentile(values, SPREAD).tolist() for key, values in columns.items() if values}
-    curves = {"regret_curve": np.median([s.search.regret for s in scores], axis=0).tolist()}
+    curves = {"regret_curve": np.median([_curve(s) for s in scores], axis=0).tolist()}
     failed = sum(any(decision.failure for decision in s.run.decisions) for s in scores)
     head = {"name": name, "config": middle.config.to_json(), "failed_runs": failed}
     return head | medians | {"spread": spreads} | curves

@@ -24,6 +24,7 @@ from autobyte.tuning import WARMUP, WINDOW, Tuning
 log = logging.getLogger("autobyte")
 
 DRIFT = 0.1  # relative change of times or rates that calls for a new plan
+NOTICE = 2  # steps that are taken before all ranks have heard that a window ends
 PARTING_S = 2.0  # what the end of training waits for a thought
 
 
@@ -123,10 +124,21 @@ class Adviser:
         self._thread = threading.Thread(target=self._think, args=arguments, name="autobyte-adviser", daemon=True)
         self._thread.start()
 
+    def enough(self, steps: Sequence[float]) -> bool:
+        """Whether a window may end: its tuner wants no whole one, or it is hopeless."""
+        return self._brief(steps) or self.hopeless(steps)
+
+    def _brief(self, steps: Sequence[float]) -> bool:
+        thinks = self._thread is not None and self._thread.is_alive()
+        if self.tuning is None or thinks or self.answer is not None:  # that is about the window before
+            return False
+        wanted = self.tuning.iterations
+        return wanted < WINDOW and wanted - NOTICE <= len(steps) < WINDOW - 1
+
     def hopeless(self, steps: Sequence[float]) -> bool:
         """Whether a config's first window is so much slower than the best that its end need not be waited for.
 
-        Two more steps are taken before all have heard of it, so those are left after the warm-up. A config that stays
+        Steps are taken before all have heard of it, so those are left after the warm-up. A config that stays
         may be slow because the job is, and that takes whole windows to tell.
         """
         settled = self.latest is not None and self.latest.config == self._training.config
@@ -244,11 +256,12 @@ class Adviser:
         stats = RuntimeStats(window.forward_s, window.backward_s, rate, rate, speed, servers, wire_bytes)
         measurement = Measurement(window.config, window.first, tuple(window.step_s.tolist()), WARMUP, stats)
         self._try(window)
-        chosen = tuning.observe(measurement)
+        assert self._search is not None
+        tried = sum(trial.windows for trial in self.trials.values())
+        chosen = tuning.observe(measurement, last=tried == self._search.budget)
         self.cpu_s += tuning.decisions[-1].cpu_s
         self.failure = self.failure or tuning.decisions[-1].failure
-        assert self._search is not None
-        if sum(trial.windows for trial in self.trials.values()) == self._search.budget:
+        if tried == self._search.budget:
             self.close()
             self._search.finish(self.measured_job(window), chosen, self.trials)
         return chosen

@@ -27,7 +27,7 @@ EXACT = 3  # steps at the end of a window in which a GPU is waited for at every 
 class Online:
     """Counts steps, gathers what a window showed, and switches when rank 0 has an answer.
 
-    A window that is hopelessly slow ends early. That rank 0 has something to say travels with the count of missing
+    A window that is hopelessly slow, or whose tuner wants no whole one, ends early. That rank 0 has something to say travels with the count of missing
     gradients, which every step makes anyway: all ranks see it after the same step.
 
     Args:
@@ -104,7 +104,7 @@ class Online:
         """Whether there is something to say that was not announced: an answer, or that this window may end here."""
         if self.adviser is None or self._announced:
             return False
-        self._announced = self.adviser.answer is not None or self.adviser.hopeless(self._steps)
+        self._announced = self.adviser.answer is not None or self.adviser.enough(self._steps)
         return self._announced
 
     def _heed(self) -> None:

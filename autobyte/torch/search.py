@@ -107,7 +107,7 @@ class Search:
             )  # fmt: skip
         space = replace(self._space or POLICIES[running.policy]().space(job), default=running)
         tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
-        return Tuning(tuner, space, budget=self.budget, patience_s=PATIENCE_S)
+        return Tuning(tuner, space, patience_s=PATIENCE_S)
 
     def finish(self, job: Job, config: Config, trials: Mapping[Config, Trial], *, finished: bool = True) -> None:
         """On rank 0: keep what was found.

@@ -10,6 +10,9 @@ from autobyte.registry import Registry
 from autobyte.trace import Measurement
 
 
+WINDOW = 10  # iterations per window (AutoByte, sec. III-A)
+
+
 class Tuner(ABC):
     """Chooses configs from measurements.
 
@@ -30,12 +33,14 @@ class Tuner(ABC):
     nobody has it to give: `predictor` (see `tuners.twin`), `storage` (a URL),
     `anew` (a name there, for what must not go on from an earlier run). One that searches once and then rests
     is `one_shot`: others decide when it has to search again. One that leaves a policy's own knobs as they are says
-    `tunes_knobs = False`.
+    `tunes_knobs = False`. One that knows so little of what it asks for that half a window will do is `brief`, and may
+    say otherwise after every ask.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     one_shot: ClassVar[bool] = False
     tunes_knobs: ClassVar[bool] = True
+    brief: bool = False
 
     @abstractmethod
     def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:

@@ -27,6 +27,7 @@ from autobyte.nets.metanet import Array
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
 from autobyte.tuners.choosing import NOISE, OCTAVES, ahead, blindly, choice, every, measured_alone, worth
+from autobyte.tuners.noise import Noise
 from autobyte.tuners.trigger import OURS, PAPER, Backoff, Misses
 from autobyte.tuners.twin_process import Process
 from autobyte.units import format_bytes
@@ -40,6 +41,7 @@ WANDERS = 1.5  # times what links drift by in a window: how far steps wander wit
 CAUTION = 0.03  # of the step time, for each octave of bytes in flight beyond any that ran: networks may collapse
 MIXED = 0.03  # standard error of a window in which the job changed, at least: of two jobs, it says little of either
 TRIALS, PRIOR = 12, 3.0  # that tell how wrong the network is; as many were as expected, before any was seen
+SOON = 3  # windows in which it knows too little to want a whole one
 REGIMES = 16  # that are remembered
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 LEAVE, NEW = 2.0, 8.0  # what a regime must explain better than the one before; what none explains after a change
@@ -115,6 +117,8 @@ class Metanet(Tuner):
         self._doubt = _Doubt()  # about those that had not
         self._wrong = self._mixed = False
         self._pace = Backoff()
+        self._told = 0  # windows
+        self.brief = True
         self._running: Config | None = None
         self._expected: dict[Config, float] = {}
         self._news = True
@@ -122,6 +126,7 @@ class Metanet(Tuner):
 
     def tell(self, measurement: Measurement) -> None:
         """Remember it, and note by how much it was expected otherwise."""
+        self._told += 1
         self._news |= measurement.config != self._running
         self._running = measurement.config
         changed, self._mixed = self._mixed, not self._mixed and self._memory.is_mixed(measurement)
@@ -144,6 +149,7 @@ class Metanet(Tuner):
 
     def ask(self) -> Config | None:
         """The config in force, unless another is worth it."""
+        self.brief = self._told < SOON or self._mixed
         if self._running is None or self._mixed or not self._pace.due(changed=self._news):
             return self._running
         self._news = False
@@ -152,12 +158,14 @@ class Metanet(Tuner):
         value = worth(mean, deviation, windows=windows)
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran = self._memory.here
-        return choice(
+        chosen = choice(
             self._candidates,
             self._running,
             value,
             lambda config: OURS.bar(self._known.error) if config in ran else OURS.floor,
         )
+        self.brief |= chosen not in (ran or {config for config, _, _ in self._unseen})
+        return chosen
 
     def work(self) -> None:
         """Learn from a prediction that was wrong."""
@@ -311,6 +319,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self.windows: list[_Window] = []
+        self._noise = Noise()
         self._now = 0.0
         self.number = 0  # windows so far
         self._places: dict[Config, tuple[float, float]] = {}  # of configs, for a job of so many bytes
@@ -341,7 +350,8 @@ class _Memory:
         self.number += 1
         row = self.rows(state, [config])[0]
         asked = net.asked([config])
-        window = _Window(config, row, measurement.mean_s, measurement.error, net.code, asked, state.samples)
+        error = self._noise.error(measurement)
+        window = _Window(config, row, measurement.mean_s, error, net.code, asked, state.samples)
         like = [w for w in self.windows if w.config == config and w.row[0] == row[0]]
         drop = like[: max(0, len(like) - ALIKE + 1)]
         self.windows = [*[other for other in self.windows if other not in drop][-KEEP + 1 :], window]

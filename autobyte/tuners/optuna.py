@@ -17,9 +17,8 @@ from autobyte.config import Config, Space
 from autobyte.errors import InputError, unknown
 from autobyte.job import Model
 from autobyte.trace import Measurement
-from autobyte.tuners.base import Tuner
+from autobyte.tuners.base import WINDOW, Tuner
 
-WINDOW = 10  # steps of a whole window: training gives up on hopeless ones earlier
 TRIALS = 15  # as many as the Bayesian search has; then it rests
 
 logging.getLogger("optuna").setLevel(logging.ERROR)  # it would tell of every trial, and of what is slow

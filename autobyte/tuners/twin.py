@@ -98,6 +98,7 @@ class Twin(Tuner):
         self._expected: dict[Config, float] = {}
         self._news = True
         self._told = 0  # windows
+        self.brief = True
 
     def tell(self, measurement: Measurement) -> None:
         """Calibrate on it, and see by how much it was expected otherwise."""
@@ -119,16 +120,25 @@ class Twin(Tuner):
 
     def ask(self) -> Config | None:
         """The config in force, unless another is worth it."""
+        self.brief = self._told < SOON
         if self._running is None or not self._pace.due(changed=self._news):
             return self._running
         self._news = False
+        self.brief = True
         if self._calibration.doubtful and self._left is not None:
             self._expected.clear()  # of the job that was
             return self._left
         mean, value = self._valued()
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran = self._calibration.here if self._early else ()  # no trial for what may be as good
-        return choice(self._candidates, self._running, value, lambda config: BAR, mean=mean, ran=ran)
+        chosen = choice(self._candidates, self._running, value, lambda config: BAR, mean=mean, ran=ran)
+        self.brief = self._told < SOON or chosen not in self._known
+        return chosen
+
+    @property
+    def _known(self) -> set[Config]:
+        """What ran in the job as it is."""
+        return self._calibration.here or {config for config, _, _ in self._unseen}
 
     @property
     def _early(self) -> bool:

@@ -9,6 +9,8 @@ import numpy as np
 from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.trace import Measurement
+from autobyte.tuners.base import WINDOW
+from autobyte.tuners.noise import Noise
 from autobyte.tuners.twin_process import Process
 from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, broken, place
 
@@ -53,6 +55,8 @@ class Calibration:
         self.windows: list[Window] = []
         self.overhead = 1.0
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
+        self._noise = Noise()
+        self._steps = 0  # so far, of all windows
         self.number = 0  # windows so far, but for those that were left out
         self._left_out = False  # the window before
         self._regimes = 1
@@ -205,8 +209,9 @@ class Calibration:
         load = self._load(measurement.config, len(stats.forward_s), stats.servers)
         rates = stats.up_bytes_per_s, stats.down_bytes_per_s
         state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
-        row = np.array([0.0, self.number, *place(measurement.config, load)])
-        return Window(measurement.config, row, load, state, measurement.mean_s, measurement.error)
+        row = np.array([0.0, self._steps / WINDOW, *place(measurement.config, load)])
+        self._steps += len(measurement.step_s)
+        return Window(measurement.config, row, load, state, measurement.mean_s, self._noise.error(measurement))
 
     def _break(self, measurement: Measurement, expected_s: float) -> int:
         """The step of a window from which the job is another; 0 where it is not."""

@@ -15,6 +15,7 @@ from autobyte.errors import InputError
 from autobyte.job import Cluster, Job
 from autobyte.results import Results
 from autobyte.scenario import STEADY, Change, Scenario
+from autobyte.tuning import BRIEF, WINDOW
 
 SPACE = Space((1 << 16, 1 << 22), (1.0, 4.0), Config(1 << 20, 1 << 22))
 JOB = Job(TOY, Cluster.uniform(4, 1.25e9))
@@ -111,7 +112,10 @@ def test_all_may_search_before_and_go_on_with_what_they_know(tmp_path: Path) -> 
     of = contest(tuners=("twin", "random"), before="all")
     with Results.open(tmp_path / "results.sqlite", run=of.to_json()) as results:
         twin, random = hold(of, results, progress=lambda *_: None)
-    assert len(twin.before) == len(random.before) == of.budget
+    twins, others = ([len(each.measurement.step_s) for each in run.before] for run in (twin, random))
+    assert others == [WINDOW] * of.budget
+    assert sum(twins) == sum(others)
+    assert min(twins) == BRIEF  # it asks for no more while it knows little
     assert twin.decisions[0].measurement.config == twin.before[-1].config != SPACE.default
     with pytest.raises(InputError, match="unknown tuners to search before 'al'; did you mean 'all'"):
         contest(before="al")

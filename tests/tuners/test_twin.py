@@ -50,8 +50,8 @@ def regrets(
     world = World(job, effects=effects, scenario=scenario)
     decisions = tune(twin or make_twin(job), world, SPACE, budget=windows)
     found = []
-    for number, decision in enumerate(decisions, 1):
-        state = world.job_at(number * WINDOW)
+    for decision in decisions:
+        state = world.job_at(decision.measurement.iteration + len(decision.measurement.step_s))
         best_s = survey(state, [c for c in SPACE.grid() if c.partition_bytes >= 1 << 18], effects=effects).best_s
         found.append(1 - best_s / step_s(state, decision.config, effects=effects.calm()))
     return found
@@ -184,7 +184,7 @@ def test_what_it_remembers_of_a_window_is_of_that_window() -> None:
     """Not of one that is forgotten, whose place in memory it took."""
     job = make_job()
     twin = make_twin(job)
-    tune(twin, World(job), SPACE, budget=1)
+    twin.tell(World(job).measure(SPACE.default, iterations=WINDOW))
     (first,) = twin._calibration.windows
     for config in [Config(1 << 20, 1 << 20), Config(1 << 26, 1 << 26), Config(1 << 18, 1 << 24)]:
         window = replace(first, config=config)
