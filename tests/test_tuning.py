@@ -13,7 +13,7 @@ from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.trace import Measurement
 from autobyte.tuners import TUNERS, Tuner
-from autobyte.tuning import WARMUP, WINDOW, Decision, Tuning, judge, tune
+from autobyte.tuning import BRIEF, WARMUP, WINDOW, Decision, Tuning, judge, tune
 
 DEFAULT, A, B, C = (Config(size, size) for size in (100, 200, 300, 400))
 SPACE = Space((100, 1600), (1.0, 4.0), DEFAULT)
@@ -73,6 +73,22 @@ def test_windows_are_the_papers() -> None:
     decisions = tune(Script(A), trainer(), SPACE, budget=2)
     assert [(len(d.measurement.step_s), d.measurement.warmup) for d in decisions] == [(WINDOW, WARMUP)] * 2
     assert [d.measurement.iteration for d in decisions] == [0, WINDOW]
+
+
+class Hasty(Script):
+    """Wants half a window before each of its first three answers."""
+
+    @property
+    def brief(self) -> bool:  # type: ignore[override]
+        return self.story.count("ask") < 3
+
+
+def test_a_brief_tuner_has_half_windows_and_as_many_iterations_as_others() -> None:
+    decisions = tune(Hasty(A, B, C, C), trainer(), SPACE, budget=4)
+    lengths = [len(decision.measurement.step_s) for decision in decisions]
+    assert lengths == [BRIEF, BRIEF, BRIEF, WINDOW, WINDOW, BRIEF]  # the last is what is left
+    assert sum(lengths) == 4 * WINDOW
+    assert decisions[-1].config == B  # the best, for nothing comes after it
 
 
 def test_nothing_to_try_runs_the_best_so_far_and_is_asked_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 from contests import TOY
 
 from autobyte.comparison.contest import Contest, hold
-from autobyte.comparison.oracle import ends
+from autobyte.comparison.oracle import ends, where_decided
 from autobyte.comparison.verdict import Truth, verdict
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
@@ -58,6 +58,18 @@ def test_the_oracle_is_a_window_late_and_the_all_knowing_one_is_not() -> None:
     both = ends(contest(), truth, constant, 0)
     assert both.oracle < both.all_knowing
     assert both.constant < both.all_knowing
+
+
+def test_beside_a_run_of_shorter_windows_the_oracle_decides_as_often(tmp_path: Path) -> None:
+    of = contest(tuners=("twin", "default"), budget=6)
+    with Results.open(tmp_path / "results.sqlite", run=of.to_json()) as results:
+        twin, default = hold(of, results, progress=lambda *_: None)
+    truth = Truth(of, [])
+    between = ends(of, truth, truth.at(0).best, 0)
+    assert where_decided(of, truth, default, between) is between
+    beside = where_decided(of, truth, twin, between)
+    assert beside.oracle > between.oracle  # it leaves the default sooner
+    assert (beside.constant, beside.all_knowing) == (between.constant, between.all_knowing)
 
 
 def test_who_searches_once_does_so_before_the_run(tmp_path: Path) -> None:

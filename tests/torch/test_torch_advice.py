@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from torch import nn
 
-from autobyte.config import Config
+from autobyte.config import Config, Space
 from autobyte.job import Cluster, Job
-from autobyte.torch.advice import Adviser, Window
+from autobyte.torch.advice import NOTICE, Adviser, Window
 from autobyte.torch.kept import Kept, Trial
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import begin_with, unmeasured
 from autobyte.torch.search import Search
-from autobyte.tuning import WARMUP, WINDOW
+from autobyte.tuners.fixed import Default
+from autobyte.tuning import BRIEF, WARMUP, WINDOW, Tuning
 from autobyte.units import KIB, MIB
 
 RANKS, BYTE_S = 2, 8e-9
@@ -108,6 +109,25 @@ def test_no_window_is_given_up_before_it_has_a_step_that_counts(adviser: Adviser
     assert adviser.hopeless([0.02] * WARMUP + [0.031])
     assert not adviser.hopeless([0.02] * WARMUP + [0.029])
     assert not adviser.hopeless([9.0] * (WINDOW - 1))  # it ends anyway, before all ranks know
+
+
+class Brief(Default):
+    """Always wants half a window."""
+
+    brief = True
+
+
+def test_a_window_ends_where_its_tuner_wants_no_whole_one(adviser: Adviser) -> None:
+    space = Space(default=CONFIG)
+    assert not adviser.enough([0.02] * BRIEF)
+    for tuner, ends in ((Default, False), (Brief, True)):
+        adviser.tuning = Tuning(tuner(space, model=adviser._training.job.model), space)
+        assert not adviser.enough([0.02] * (BRIEF - NOTICE - 1))
+        assert adviser.enough([0.02] * (BRIEF - NOTICE)) is ends
+        assert not adviser.enough([0.02] * (WINDOW - 1))  # it ends anyway
+        adviser.answer = {}
+        assert not adviser.enough([0.02] * BRIEF)  # what it wanted was another window
+        adviser.answer = None
 
 
 def test_a_config_that_stays_is_never_given_up(adviser: Adviser) -> None:
