@@ -207,9 +207,7 @@ def scenario(name: str, seed: int, tuners: Sequence[str], before: str = "once") 
     head = {"scenario": name, "seed": seed, "model": job.model.name, "architecture": job.cluster.architecture}
     head |= {"constant": between.constant, "oracle": between.oracle, "all_knowing": between.all_knowing}
     return [
-        head
-        | {"oracle_there": where_decided(contest, truth, run, between).oracle}
-        | _scenario_row(each, run, truth)
+        head | {"oracle_there": where_decided(contest, truth, run, between).oracle} | _scenario_row(each, run, truth)
         for each, run in runs.items()
     ]
 

@@ -80,9 +80,7 @@ def _best_for(truth: "Truth", window: int) -> Config:
     return configs[int(totals.argmin())]
 
 
-def _run(
-    contest: Contest, truth: "Truth", plan: Sequence[Config], lengths: Sequence[int], seed: int
-) -> float:
+def _run(contest: Contest, truth: "Truth", plan: Sequence[Config], lengths: Sequence[int], seed: int) -> float:
     """The speed of a whole run under configs that stand in advance, switches included."""
     world, seconds, samples = contest.world(seed), 0.0, 0
     for config, length in zip(plan, lengths, strict=True):

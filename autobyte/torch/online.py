@@ -27,8 +27,8 @@ EXACT = 3  # steps at the end of a window in which a GPU is waited for at every 
 class Online:
     """Counts steps, gathers what a window showed, and switches when rank 0 has an answer.
 
-    A window that is hopelessly slow, or whose tuner wants no whole one, ends early. That rank 0 has something to say travels with the count of missing
-    gradients, which every step makes anyway: all ranks see it after the same step.
+    A window that is hopelessly slow, or whose tuner wants no whole one, ends early. That rank 0 has something to say
+    travels with the count of missing gradients, which every step makes anyway: all ranks see it after the same step.
 
     Args:
         training: what is tuned.

@@ -9,7 +9,6 @@ from autobyte.job import Model
 from autobyte.registry import Registry
 from autobyte.trace import Measurement
 
-
 WINDOW = 10  # iterations per window (AutoByte, sec. III-A)
 
 

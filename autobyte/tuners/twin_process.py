@@ -18,8 +18,8 @@ KNEE = 26.0  # log2 of the bytes in flight at which links that crowd begin to, a
 class Process:
     """Standard deviations of independent parts that add up, and what is expected before anything was seen.
 
-    A row is (regime, time in windows of 10 iterations, log2 of the block, log2 of the window of bytes in flight): a *regime* is a time in which
-    nothing but the config changes.
+    A row is (regime, time in windows of 10 iterations, log2 of the block, log2 of the window of bytes in flight): a
+    *regime* is a time in which nothing but the config changes.
 
     Args:
         common: an offset that all rows share.

@@ -37,7 +37,9 @@ def test_over_many_windows_it_is_nearer_to_the_truth_than_windows_are() -> None:
     noise, truth = Noise(), 0.05 / math.sqrt(3)
     windows = [window(3, spread=0.05, seed=seed) for seed in range(200)]
     mixed = [noise.error(each) for each in windows]
-    off, alone = (np.median(np.abs(np.log(np.array(errors) / truth))) for errors in (mixed, [w.error for w in windows]))
+    off, alone = (
+        np.median(np.abs(np.log(np.array(errors) / truth))) for errors in (mixed, [w.error for w in windows])
+    )
     assert off < 0.5 * alone
 
 
