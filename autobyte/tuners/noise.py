@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,7 +30,28 @@ class Noise:
         if count < 2:
             return measurement.error
         own = measurement.error**2 * count
-        usual = float(np.median(self._variances)) if self._variances else own
-        if not broken(measurement.step_s):
+        mixed = self._mixed(own, count)
+        if not self.broken(measurement.step_s):
             self._variances.append(own)
-        return math.sqrt(((count - 1) * own + PRIOR * usual) / (count - 1 + PRIOR) / count)
+        return math.sqrt(mixed / count)
+
+    def error_of(self, step_s: Sequence[float], *, otherwise: float) -> float:
+        """The same of some steps of a window; of less than two, what is given."""
+        count = len(step_s)
+        if count < 2:
+            return otherwise
+        own = float(np.var(step_s, ddof=1)) / float(np.mean(step_s)) ** 2
+        return math.sqrt(self._mixed(own, count) / count)
+
+    def broken(self, step_s: Sequence[float]) -> int:
+        """The step from which a window's step times are others than before it; 0 where they are not."""
+        return broken(step_s, usual=self._usual, counts=PRIOR)
+
+    @property
+    def _usual(self) -> float | None:
+        """Variance of a step."""
+        return float(np.median(self._variances)) if self._variances else None
+
+    def _mixed(self, own: float, count: int) -> float:
+        usual = own if self._usual is None else self._usual
+        return ((count - 1) * own + PRIOR * usual) / (count - 1 + PRIOR)

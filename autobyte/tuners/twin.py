@@ -29,7 +29,7 @@ from autobyte.tuners.choosing import (
 from autobyte.tuners.trigger import Backoff, Misses
 from autobyte.tuners.twin_calibration import Calibration
 from autobyte.tuners.twin_process import Process
-from autobyte.tuners.twin_windows import JobState, Load, Window, broken
+from autobyte.tuners.twin_windows import JobState, Load, Window
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Twin(Tuner):
                 log.warning("the twin has no statistics to calibrate on, and measures instead")
             self._unseen.append((measurement.config, measurement.mean_s, measurement.error))
             del self._unseen[:-64]
-        if not changed and not broken(measurement.step_s):  # it simulated the job that was
+        if not changed and not self._calibration.noise.broken(measurement.step_s):  # it simulated the job that was
             self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s, noise=measurement.error)
 
     def ask(self) -> Config | None:

@@ -12,7 +12,7 @@ from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
 from autobyte.tuners.noise import Noise
 from autobyte.tuners.twin_process import Process
-from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, broken, place
+from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, place
 
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
@@ -55,7 +55,7 @@ class Calibration:
         self.windows: list[Window] = []
         self.overhead = 1.0
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
-        self._noise = Noise()
+        self.noise = Noise()
         self._steps = 0  # so far, of all windows
         self.number = 0  # windows so far, but for those that were left out
         self._left_out = False  # the window before
@@ -211,11 +211,11 @@ class Calibration:
         state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
         row = np.array([0.0, self._steps / WINDOW, *place(measurement.config, load)])
         self._steps += len(measurement.step_s)
-        return Window(measurement.config, row, load, state, measurement.mean_s, self._noise.error(measurement))
+        return Window(measurement.config, row, load, state, measurement.mean_s, self.noise.error(measurement))
 
     def _break(self, measurement: Measurement, expected_s: float) -> int:
         """The step of a window from which the job is another; 0 where it is not."""
-        at = broken(measurement.step_s)
+        at = self.noise.broken(measurement.step_s)
         switched = not self.windows or measurement.config != self.windows[-1].config
         if at and switched and at <= measurement.warmup:
             return at if self.windows and abs(min(measurement.step_s[:at]) / expected_s - 1) < BREAK / 2 else 0
@@ -224,8 +224,7 @@ class Calibration:
     def _end_of(self, window: Window, step_s: Sequence[float], part: float) -> Window:
         """A window as it would be if all of it had been like its last part."""
         steps = np.array(step_s)
-        several = len(steps) > 1
-        error = float(steps.std(ddof=1) / steps.mean() / math.sqrt(len(steps))) if several else window.error
+        error = self.noise.error_of(step_s, otherwise=window.error)
         before, state, load = self.windows[-1], window.state, window.load
         if before.state.workers == state.workers and before.state.servers == state.servers:
             old = self.of(before)

@@ -100,14 +100,23 @@ def apart(step_s: Sequence[float], mean_s: float) -> float:
     return abs(math.log(max(float(np.mean(step_s)), 1e-12) / max(mean_s, 1e-12))) if step_s else 0.0
 
 
-def broken(step_s: Sequence[float]) -> int:
-    """The step from which a window's step times are others than before it; 0 where they are not."""
+def broken(step_s: Sequence[float], *, usual: float | None = None, counts: float = 0.0) -> int:
+    """The step from which a window's step times are others than before it; 0 where they are not.
+
+    Args:
+        step_s: of a window.
+        usual: variance of a step relative to the mean, if that is known from elsewhere.
+        counts: for how many steps that is to count.
+    """
     logs = np.log(np.maximum(np.array(step_s), 1e-12))
     count, found, most = len(logs), 0, SURE
     for at in range(1, count):
         one, other = logs[:at], logs[at:]
         apart = abs(float(one.mean() - other.mean()))
-        spread = math.sqrt((float(one.var()) * at + float(other.var()) * (count - at)) / max(count - 2, 1))
+        squares, of = float(one.var()) * at + float(other.var()) * (count - at), float(max(count - 2, 1))
+        if usual is not None:
+            squares, of = squares + counts * usual, of + counts
+        spread = math.sqrt(squares / of)
         sure = apart / max(spread * math.sqrt(1 / at + 1 / (count - at)), 1e-3)
         if apart > BREAK and sure > most:
             found, most = at, sure

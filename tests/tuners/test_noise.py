@@ -9,6 +9,7 @@ import pytest
 from autobyte.config import Config
 from autobyte.trace import Measurement
 from autobyte.tuners.noise import Noise
+from autobyte.tuners.twin_windows import broken
 
 CONFIG = Config(1 << 20, 1 << 22)
 
@@ -53,3 +54,29 @@ def test_a_window_in_which_the_job_changed_does_not_tell_what_is_usual() -> None
 
 def test_one_step_has_no_error() -> None:
     assert Noise().error(Measurement(CONFIG, 0, (1.0, 1.0, 1.0), 2)) == 0
+
+
+def test_noise_is_no_change_of_the_job() -> None:
+    noise = Noise()
+    windows = [window(3, spread=0.1, seed=seed) for seed in range(400)]
+    for each in windows:
+        noise.error(each)
+    alone = sum(broken(each.step_s) > 0 for each in windows)
+    assert alone > 10
+    assert sum(noise.broken(each.step_s) > 0 for each in windows) < alone / 5
+
+
+def test_a_change_beyond_the_noise_is_seen() -> None:
+    noise = Noise()
+    for seed in range(8):
+        noise.error(window(8, spread=0.05, seed=seed))
+    first, then = window(2, spread=0.05, seed=9).step_s, window(2, spread=0.05, seed=10).step_s
+    assert noise.broken((*first, *(2 * value for value in then))) == 4
+
+
+def test_what_is_left_of_a_window_is_not_believed_for_being_even() -> None:
+    noise = Noise()
+    for seed in range(8):
+        noise.error(window(8, spread=0.05, seed=seed))
+    assert noise.error_of((1.0, 1.0, 1.0001), otherwise=0.0) == pytest.approx(0.05 * math.sqrt(4 / 6 / 3), rel=0.3)
+    assert noise.error_of((1.0,), otherwise=0.2) == 0.2
