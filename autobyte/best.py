@@ -9,8 +9,9 @@ import numpy as np
 from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.trace import Measurement
+from autobyte.tuners.base import WINDOW
 
-CHANGED = 0.1  # relative, of step time, compute, or a link's rate
+CHANGED = 0.1  # relative, of step time, compute, or a link's rate, in whole windows
 NOISE = 4.0  # standard errors that a step time must differ by besides
 JITTER = 0.05  # of a single step, at least: one that was measured once or twice cannot say how noisy it is
 SURE = 2.0  # standard errors by which another config must beat the default
@@ -72,9 +73,10 @@ def changed(before: Measurement, now: Measurement) -> bool:
         (old.up_bytes_per_s, new.up_bytes_per_s),
         (old.down_bytes_per_s, new.down_bytes_per_s),
     ]
-    return any(_apart(a, b) for a, b in pairs)
+    bound = CHANGED * math.sqrt(WINDOW / min(WINDOW, len(before.step_s), len(now.step_s)))  # the shorter, the noisier
+    return any(_apart(a, b, bound) for a, b in pairs)
 
 
-def _apart(before: Floats, now: Floats) -> bool:
+def _apart(before: Floats, now: Floats, bound: float) -> bool:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return bool((np.abs(now / before - 1) > CHANGED).any())
+        return bool((np.abs(now / before - 1) > bound).any())

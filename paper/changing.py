@@ -70,7 +70,7 @@ def _seed(cell: tuple[Scenario, float, int, str, str, int, Config]) -> list[dict
 
 
 def _oracle(job: Job, scenario: Scenario, windows: int) -> list[Config]:
-    """For each window the best of the grid for what the window before showed last: no tuner can know more."""
+    """After every 10 iterations the best of the grid for the state then: who decides as often cannot know more."""
     world = World(job, scenario=scenario)
     seen = [world.job_at(max(0, window * WINDOW - 1)) for window in range(windows)]
     best = {state: survey(state, Space().grid()).best for state in dict.fromkeys(seen)}

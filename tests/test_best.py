@@ -4,7 +4,7 @@ import numpy as np
 
 from autobyte.best import best_config, changed
 from autobyte.config import Config
-from autobyte.trace import Measurement
+from autobyte.trace import Measurement, RuntimeStats
 
 DEFAULT, *OTHERS = (Config(size, size) for size in range(100, 5000, 100))
 A, B = OTHERS[:2]
@@ -59,3 +59,14 @@ def test_a_single_step_does_not_tell_that_the_job_has_changed() -> None:
     assert changed(*whole)
     assert not changed(short[0], short[1])
     assert changed(short[0], short[2])
+
+
+def test_links_may_differ_more_between_shorter_windows() -> None:
+    def seen(rate: float, steps: int) -> Measurement:
+        ones = np.ones((2, 1))
+        stats = RuntimeStats(ones, ones, np.full(2, rate), np.full(2, rate), np.ones(2), 0, 1)
+        return Measurement(A, 0, (1.0,) * steps, warmup=2, stats=stats)
+
+    assert changed(seen(1.0, 10), seen(1.12, 10))
+    assert not changed(seen(1.0, 10), seen(1.12, 5))
+    assert changed(seen(1.0, 5), seen(1.2, 5))

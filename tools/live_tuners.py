@@ -4,9 +4,9 @@
     python tools/judge_tuners.py tables          # reads it, with all else that was judged
 
 VGG16 with 33 MiB of gradients and 0.4 s of compute on 4 hosts: on links of 1 Gbit/s, and on links that go from 1 to
-0.3 Gbit/s and back every 40 steps. Every tuner begins with the default and decides every ten steps; the meta-network
-was fitted in simulation alone. Ranks have real-time priority. A row is a window; a launch whose rows are there is not
-measured again.
+0.3 Gbit/s and back every 40 steps. Every tuner begins with the default and decides after ten steps, or five where it
+knows little; the meta-network was fitted in simulation alone. Ranks have real-time priority. A row is ten steps; a
+launch whose rows are there is not measured again.
 """
 
 import argparse

@@ -184,8 +184,9 @@ class _Recorded:
         if measurement is None:
             measurement = self._world.measure(config, iterations=iterations, warmup=warmup)
             self._results.add(measurement, **key)
-        elif measurement.config != config:
-            asked, kept = config.label, measurement.config.label
+        elif (measurement.config, len(measurement.step_s)) != (config, iterations):
+            asked = f"{config.label}, {iterations} iterations"
+            kept = f"{measurement.config.label}, {len(measurement.step_s)} iterations"
             what = f"trial {self.number} of '{self._tuner}', seed {self._seed}"
             raise FileError(
                 f"{what} was kept with {kept} and is now {asked}: the code changed; choose another folder"

@@ -81,7 +81,7 @@ def _summary(outcome: Outcome) -> str:
     extras += [f"slowdown {job['slowdown']}"] if job.get("slowdown", 1.0) != 1.0 else []
     what = [title(outcome), f"{job['parameters']:,} parameters", f"batch {job['batch_size']} per worker", *extras]
     runs = f"Each tuner had {count(outcome['seeds'], 'run')} of {count(outcome['budget'], 'window')}"
-    return f"{' · '.join(what)}. {runs} of {WINDOW} iterations, in the same world."
+    return f"{' · '.join(what)}. {runs} of {WINDOW} iterations, or as many half ones as that is, in the same world."
 
 
 def _panels(outcome: Outcome) -> str:

@@ -255,13 +255,14 @@ class Adviser:
         servers, wire_bytes = job.cluster.servers, job.gradients.total_bytes
         stats = RuntimeStats(window.forward_s, window.backward_s, rate, rate, speed, servers, wire_bytes)
         measurement = Measurement(window.config, window.first, tuple(window.step_s.tolist()), WARMUP, stats)
-        self._try(window)
+        self._try(window, tuning.iterations / WINDOW)
         assert self._search is not None
         tried = sum(trial.windows for trial in self.trials.values())
-        chosen = tuning.observe(measurement, last=tried == self._search.budget)
+        last = self._search.budget is not None and tried >= self._search.budget
+        chosen = tuning.observe(measurement, last=last)
         self.cpu_s += tuning.decisions[-1].cpu_s
         self.failure = self.failure or tuning.decisions[-1].failure
-        if tried == self._search.budget:
+        if last:
             self.close()
             self._search.finish(self.measured_job(window), chosen, self.trials)
         return chosen
@@ -278,19 +279,24 @@ class Adviser:
             log.info("%s takes longer or shorter than it did: all candidates are measured again", window.config.label)
         return chosen
 
-    def _try(self, window: Window) -> float:
-        """Note what a window came to without the warm-up; its median step (s), for one may wait for a lost packet."""
+    def _try(self, window: Window, whole: float = 1.0) -> float:
+        """Note what a window, or part of one, came to without the warm-up.
+
+        Returns:
+            its median step (s), for one may wait for a lost packet.
+        """
         steps = window.step_s[WARMUP:] if len(window.step_s) > WARMUP else window.step_s
         so_far = self.trials.get(window.config, Trial())
-        count = so_far.windows + 1
-        mean_s = so_far.step_s + (float(steps.mean()) - so_far.step_s) / count
-        self.trials = {**self.trials, window.config: Trial(count, mean_s)}  # at once: the training thread reads it
+        windows = so_far.windows + whole
+        mean_s = so_far.step_s + (float(steps.mean()) - so_far.step_s) * whole / windows
+        self.trials = {**self.trials, window.config: Trial(windows, mean_s)}  # at once: the training thread reads it
         return float(np.median(steps))
 
     def _plan(self, window: Window, config: Config) -> dict[str, Any]:
         job = self.measured_job(window)
         return {
             "config": config.to_json(),
+            "brief": self.tuning is not None and self.tuning.iterations < WINDOW,
             "forward_s": [layer.forward_s for layer in job.model.layers],
             "backward_s": [layer.backward_s for layer in job.model.layers],
             "bytes_per_s": job.cluster.up_bytes_per_s[0],

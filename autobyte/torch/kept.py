@@ -35,7 +35,7 @@ gigabit_per_s = {gigabit_per_s:.3f}  # as blocks saw it; {same:.0%} to either si
 [found]
 tuner = {tuner}
 finished = {finished}  # whether the search had ended when training did
-windows = {windows}  # of ten steps
+windows = {windows:g}  # of ten steps
 step_ms = {step_ms:.2f}
 first_ms = {first_ms:.2f}  # the same steps under the config that was measured first
 on = {on}
@@ -46,7 +46,7 @@ on = {on}
 class Trial:
     """What windows of one config showed."""
 
-    windows: int = 0
+    windows: float = 0  # of ten steps; one whose tuner wanted five is half of one
     step_s: float = 0.0  # mean over them
 
 
@@ -93,7 +93,7 @@ class Kept:
     link_bytes_per_s: float
     config: Config
     tuner: str
-    windows: int
+    windows: float
     step_s: float
     first_s: float
     finished: bool = True

@@ -1,4 +1,4 @@
-"""Tuning while training: every ten steps statistics are gathered, rank 0 thinks, and all switch at one step."""
+"""Tuning while training: after every window statistics are gathered, rank 0 thinks, and all switch at one step."""
 
 import time
 from collections import deque
@@ -18,7 +18,7 @@ from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import priced, timed
 from autobyte.torch.times import LayerTimes
 from autobyte.torch.training import Training
-from autobyte.tuning import WARMUP, WINDOW
+from autobyte.tuning import BRIEF, WARMUP, WINDOW
 
 FIRST = 3  # steps before the first plan on measured times
 EXACT = 3  # steps at the end of a window in which a GPU is waited for at every layer
@@ -51,6 +51,7 @@ class Online:
         self._first = 0
         self._last_s = time.perf_counter()
         self._announced = False
+        self._brief = False  # what was announced last is on trial
         training.exchange.flag, training.exchange.heeded = self._announce, True
         training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
 
@@ -68,7 +69,8 @@ class Online:
             self._heed()
         elif len(self._steps) == (WINDOW if self._planned else FIRST):
             self._end_window()
-        self._times.exact = not self._planned or len(self._steps) >= WINDOW - EXACT
+        length = BRIEF if self._brief else WINDOW
+        self._times.exact = not self._planned or length - EXACT <= len(self._steps) < length
 
     def use(self, config: Config) -> None:
         """Switch now. Collective.
@@ -130,6 +132,7 @@ class Online:
             per_block_s=answer["per_block_s"],
         )
         training.replan(job, Config.from_json(answer["config"]), answer["order"])
+        self._brief = answer["brief"]
 
     def _end_window(self) -> None:
         rows = self._training.control.gather(torch.from_numpy(self._numbers())).numpy()
@@ -138,7 +141,7 @@ class Online:
             steps = max(rows[:, : len(self._steps)], key=np.median)
             config = self._training.config
             self.adviser.consult(Window(config, self._first, steps, times[:, 0], times[:, 1], rows[:, -TOTALS:]))
-        self._planned = True
+        self._planned, self._brief = True, False
         self.reset()
 
     def _numbers(self) -> Floats:

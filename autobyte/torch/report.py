@@ -12,6 +12,7 @@ from autobyte.config import Config
 from autobyte.torch.advice import Adviser
 from autobyte.torch.kept import Trial
 from autobyte.torch.training import Training
+from autobyte.tuning import WINDOW
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Report:
     def search_cost_s(self) -> float:
         """Σ over all windows of their time beyond the best config's (s)."""
         best = min((trial.step_s for trial in self.trials.values()), default=0.0)
-        return sum(10 * trial.windows * (trial.step_s - best) for trial in self.trials.values())
+        return sum(WINDOW * trial.windows * (trial.step_s - best) for trial in self.trials.values())
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain JSON."""
@@ -92,14 +93,12 @@ class Report:
         if self.tuner is None:
             lines.append('not tuned: policy="auto" or tuner="twin" does')
         elif not self.trials:
-            lines.append(
-                f"{self.tuner} has not seen a window of ten steps yet: the first plan is made beside training"
-            )
+            lines.append(f"{self.tuner} has not seen a window yet: the first plan is made beside training")
         else:
             gain = "" if self.gain is None else f", {self.gain:.3f}x the default"
             windows = sum(trial.windows for trial in self.trials.values())
             lines.append(
-                f"{self.tuner}: {windows} windows of {len(self.trials)} configs, "
+                f"{self.tuner}: {windows:g} windows of {len(self.trials)} configs, "
                 f"{self.search_cost_s:.2f} s of training and {self.cpu_s:.2f} s of CPU spent{gain}"
             )
         if self.failure:
@@ -120,7 +119,7 @@ class Report:
                 name for name, marked in (("in force", self.config), ("default", self.default)) if config == marked
             ]
             label = f"{self._label(config)}  {', '.join(marks)}".rstrip()
-            table.add_row(label, str(trial.windows), f"{trial.step_s * 1e3:.1f} ms")
+            table.add_row(label, f"{trial.windows:g}", f"{trial.step_s * 1e3:.1f} ms")
         out = io.StringIO()
         Console(file=out, width=100).print(table)
         return out.getvalue().rstrip()

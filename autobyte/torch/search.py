@@ -30,7 +30,7 @@ class Search:
         training: what is tuned.
         tuner: registered name; None for an audition of policies.
         space: from which it may choose; None is all that the policy has.
-        budget: windows of ten steps; None is as long as training lasts.
+        budget: in windows of ten steps; None is as long as training lasts.
         seed: of the tuner.
         keep: the file; None keeps nothing.
 

@@ -133,7 +133,7 @@ class Metanet(Tuner):
         if self._mixed:
             self._news = True
         elif not self._net.note(measurement, changed=changed):
-            self._unseen.append((measurement.config, measurement.mean_s, measurement.error))
+            self._unseen.append((measurement.config, measurement.mean_s, self._memory.noise.error(measurement)))
             del self._unseen[:-64]
         elif self._memory.note(self._net, measurement):
             self._news = True
@@ -319,7 +319,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self.windows: list[_Window] = []
-        self._noise = Noise()
+        self.noise = Noise()
         self._now = 0.0
         self.number = 0  # windows so far
         self._places: dict[Config, tuple[float, float]] = {}  # of configs, for a job of so many bytes
@@ -350,7 +350,7 @@ class _Memory:
         self.number += 1
         row = self.rows(state, [config])[0]
         asked = net.asked([config])
-        error = self._noise.error(measurement)
+        error = self.noise.error(measurement)
         window = _Window(config, row, measurement.mean_s, error, net.code, asked, state.samples)
         like = [w for w in self.windows if w.config == config and w.row[0] == row[0]]
         drop = like[: max(0, len(like) - ALIKE + 1)]

@@ -28,7 +28,7 @@ class Noise:
         """Take in a window; the standard error of its mean step, as a part of it."""
         count = len(measurement.step_s) - measurement.warmup
         if count < 2:
-            return measurement.error
+            return measurement.error if self._usual is None else math.sqrt(self._usual)
         own = measurement.error**2 * count
         mixed = self._mixed(own, count)
         if not self.broken(measurement.step_s):
@@ -40,7 +40,7 @@ class Noise:
         count = len(step_s)
         if count < 2:
             return otherwise
-        own = float(np.var(step_s, ddof=1)) / float(np.mean(step_s)) ** 2
+        own = float(np.var(step_s, ddof=1)) / max(float(np.mean(step_s)), 1e-12) ** 2
         return math.sqrt(self._mixed(own, count) / count)
 
     def broken(self, step_s: Sequence[float]) -> int:

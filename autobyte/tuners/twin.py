@@ -113,7 +113,7 @@ class Twin(Tuner):
         else:
             if self._predictor is not None and not self._unseen:
                 log.warning("the twin has no statistics to calibrate on, and measures instead")
-            self._unseen.append((measurement.config, measurement.mean_s, measurement.error))
+            self._unseen.append((measurement.config, measurement.mean_s, self._calibration.noise.error(measurement)))
             del self._unseen[:-64]
         if not changed and not self._calibration.noise.broken(measurement.step_s):  # it simulated the job that was
             self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s, noise=measurement.error)

@@ -11,10 +11,11 @@ from autobyte.comparison.contest import Contest, hold
 from autobyte.comparison.oracle import ends, where_decided
 from autobyte.comparison.verdict import Truth, verdict
 from autobyte.config import Config, Space
-from autobyte.errors import InputError
+from autobyte.errors import FileError, InputError
 from autobyte.job import Cluster, Job
 from autobyte.results import Results
 from autobyte.scenario import STEADY, Change, Scenario
+from autobyte.tuners import TUNERS
 from autobyte.tuning import BRIEF, WINDOW
 
 SPACE = Space((1 << 16, 1 << 22), (1.0, 4.0), Config(1 << 20, 1 << 22))
@@ -89,6 +90,15 @@ def test_a_killed_contest_goes_on_in_either_part(tmp_path: Path) -> None:
     of = contest(tuners=("random",))
     first = judged(of, tmp_path)
     assert judged(of, tmp_path)["tuners"][0]["samples_per_s"] == first["tuners"][0]["samples_per_s"]
+
+
+def test_a_contest_whose_windows_have_another_length_now_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged(contest(), tmp_path)
+    monkeypatch.setattr(TUNERS["default"], "brief", True)
+    with pytest.raises(FileError, match=r"10 iterations and is now .*5 iterations: the code changed; choose another"):
+        judged(contest(), tmp_path)
 
 
 def test_a_storage_of_studies_changes_no_result(tmp_path: Path) -> None:

@@ -130,6 +130,13 @@ def test_a_window_ends_where_its_tuner_wants_no_whole_one(adviser: Adviser) -> N
         adviser.answer = None
 
 
+def test_half_a_window_counts_for_half_of_one(adviser: Adviser) -> None:
+    adviser._try(replace(window(), step_s=np.full(WINDOW, 0.02)))
+    adviser._try(replace(window(), step_s=np.full(BRIEF, 0.03)), BRIEF / WINDOW)
+    trial = adviser.trials[CONFIG]
+    assert (trial.windows, trial.step_s) == (1.5, pytest.approx(0.07 / 3))
+
+
 def test_a_config_that_stays_is_never_given_up(adviser: Adviser) -> None:
     """The job may have become slow, and that takes whole windows to tell."""
     adviser.trials = {OTHER: Trial(windows=1, step_s=0.02)}

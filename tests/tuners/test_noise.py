@@ -52,8 +52,12 @@ def test_a_window_in_which_the_job_changed_does_not_tell_what_is_usual() -> None
     assert noise.error(steady) == pytest.approx(usual)
 
 
-def test_one_step_has_no_error() -> None:
-    assert Noise().error(Measurement(CONFIG, 0, (1.0, 1.0, 1.0), 2)) == 0
+def test_one_step_has_the_error_that_is_usual() -> None:
+    noise, single = Noise(), Measurement(CONFIG, 0, (1.0, 1.0, 1.0), 2)
+    assert noise.error(single) == 0
+    for seed in range(8):
+        noise.error(window(8, spread=0.05, seed=seed))
+    assert noise.error(single) == pytest.approx(0.05, rel=0.3)
 
 
 def test_noise_is_no_change_of_the_job() -> None:
