@@ -26,7 +26,8 @@ from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
-from autobyte.tuners.metanet import REGIMES, Metanet, MetanetPublished
+from autobyte.tuners.metanet import Metanet, MetanetPublished
+from autobyte.tuners.metanet_network import REGIMES
 from autobyte.tuning import WARMUP, WINDOW, make_tuner, tune
 
 SPACE = Space()
