@@ -62,6 +62,15 @@ class Static:
             return self.layer_bytes / config.partition_bytes
         return self._per_layer(np.ceil(self.tensor_bytes / config.partition_bytes))
 
+    def block_bytes(self, config: Config) -> float:
+        """Size of the block that the mean byte travels in."""
+        size, total = float(config.partition_bytes), max(self.total_bytes, 1.0)
+        if config.knobs.get("fusion", 0.0) >= 0.5:
+            return min(size, total)
+        whole = np.floor(self.tensor_bytes / size)
+        rest = self.tensor_bytes - whole * size
+        return max(1.0, float((whole * size * size + rest * rest).sum() / total))
+
     def whole_part(self, config: Config) -> float:
         """Part of the blocks that are smaller than a partition."""
         pieces = np.ceil(self.tensor_bytes / config.partition_bytes)

@@ -124,8 +124,14 @@ def _static(state: State) -> Floats:
     return np.array(values)
 
 
-def candidates(state: State, configs: Sequence[Config]) -> Candidates:
-    """Turn configs into numbers, in one go."""
+def candidates(state: State, configs: Sequence[Config], *, stretch: Floats | None = None) -> Candidates:
+    """Turn configs into numbers, in one go.
+
+    Args:
+        state: of the job.
+        configs: which.
+        stretch: how many times as long a byte takes under each config, shape [configs]; None: as links crowd.
+    """
     static, compute_s = state.static, state.compute_s
     partition, credit = np.array([(c.partition_bytes, c.credit_bytes) for c in configs], dtype=float).T
     sizes: dict[tuple[int, float], int] = {}  # configs that cut alike
@@ -134,7 +140,7 @@ def candidates(state: State, configs: Sequence[Config]) -> Candidates:
     blocks = static.pooled(np.array([static.blocks(config) for config in firsts]))  # [cuts, rows]
     whole = np.array([static.whole_part(config) for config in firsts])[cut]
     nbytes = static.pooled(static.layer_bytes)
-    crowding = state.crowding * np.minimum(credit, static.total_bytes)
+    crowding = state.crowding * np.minimum(credit, static.total_bytes) if stretch is None else stretch - 1.0
     byte_s = state.byte_s * (1.0 + crowding)
     busy_s = blocks[cut] * state.block_s + nbytes * byte_s[:, None]  # [configs, rows]
     total_s, overhead_s = busy_s.sum(axis=1), (blocks.sum(axis=1) * state.block_s)[cut]

@@ -9,26 +9,32 @@ Reference: AutoByte, sec. III.
 
 import logging
 import math
-from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from autobyte.config import Config, Space
+from autobyte.features.vector import Candidates
 from autobyte.job import Floats, Model
+from autobyte.nets.metanet import Array
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
-from autobyte.tuners.choosing import NOISE, OCTAVES, ahead, blindly, choice, every, measured_alone, worth
-from autobyte.tuners.metanet_memory import Doubt, Memory
+from autobyte.tuners.choosing import OCTAVES, Belief, ahead, every, worth
 from autobyte.tuners.metanet_network import Network
-from autobyte.tuners.trigger import OURS, PAPER, Backoff, Misses
+from autobyte.tuners.metanet_predictor import Learned
+from autobyte.tuners.trigger import PAPER, Misses
+from autobyte.tuners.twin import Twin
+from autobyte.tuners.twin_process import Process
+from autobyte.tuners.twin_windows import JobState, Window
 from autobyte.units import format_bytes
 
 log = logging.getLogger(__name__)
 
 ADAPT = 0.10  # of the observed step time: a prediction that is off by more is a lesson (AutoByte, sec. III-B)
-WANDERS = 1.5  # times what links drift by in a window: how far steps wander within a regime
-CAUTION = 0.03  # of the step time, for each octave of bytes in flight beyond any that ran: networks may collapse
-SOON = 3  # windows in which it knows too little to want a whole one
+LACKS = Process(common=0.3, regime=0.1, block=0.05, flight=0.05, octaves=3.0)  # of log(measured / predicted)
+SAME = 0.01  # relative, of what a block costs: windows are as they were
+FEW = 3  # configs that ran, from which on more of them are no news to the network
+HOPELESS = 1.5  # times the latest step
 SEEN = Space()  # what the network was trained in
 
 
@@ -62,7 +68,7 @@ class MetanetPublished(Tuner):
         """The config of the least predicted step time, where that is 5 % better; nothing without statistics."""
         if self._running is None or not self._net.ready:
             return None
-        here_s, *predicted_s = np.exp(self._net.log_s(self._net.asked([self._running, *self._candidates]))).tolist()
+        here_s, *predicted_s = self._net.step_s([self._running, *self._candidates]).tolist()
         best = int(np.argmin(predicted_s))
         chosen = self._candidates[best] if PAPER.fires(here_s, predicted_s[best]) else self._running
         self._expected = {self._running: here_s, **dict(zip(self._candidates, predicted_s, strict=True))}
@@ -74,15 +80,13 @@ class MetanetPublished(Tuner):
             self._net.learn()
 
 
-class Metanet(Tuner):
-    """The network, and a memory of what it is wrong about.
+class Metanet(Twin):
+    """The network in the place of the twin's simulator, and all that the twin knows of windows.
 
     What was measured stands: the difference between measured and predicted steps is a Gaussian process over the
-    configs, so that a config that ran is known as well as its windows were steady, others near it move with it, and
-    the rest are predicted up to the scale that this job turned out to have. It chooses by the step time it expects
-    and by what a trial could find: 1 % is the least for a change, and to go back to a config that ran, twice the
-    error of what it knows. Regimes (times in which nothing but the config changes) are recognised when they come
-    back. Without statistics it measures.
+    configs. What blocks and bytes cost, what configs change about that, regimes that come back, links that fade and
+    windows that are torn are told as the twin tells them (`twin_calibration.py`). Where a prediction in the same
+    regime was off by more than 10 %, the heads learn from the job. Without statistics it measures.
 
     Args:
         space, model, seed, budget: as for every tuner.
@@ -91,84 +95,105 @@ class Metanet(Tuner):
         FileError: the network's weights are missing, damaged, or for other features.
     """
 
+    needs = ()
+    lacks = LACKS
+    least = 0.02
+    who = "the network"
+
     def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:
-        self._model = model
-        self._candidates = every(space)
-        self._net = Network("improved", model, seed=seed)
-        self._memory = Memory()
-        self._unseen: list[tuple[Config, float, float]] = []  # windows without statistics
-        self._known = Misses()  # of configs that had run in their regime before
-        self._doubt = Doubt()  # about those that had not
-        self._wrong = self._mixed = False
-        self._pace = Backoff()
-        self._told = 0  # windows
-        self.brief = True
-        self._running: Config | None = None
-        self._expected: dict[Config, float] = {}
-        self._news = True
+        self._learned = Learned(model, seed=seed)
+        super().__init__(space, model=model, seed=seed, budget=budget, predictor=self._learned)
+        self._codes: WeakKeyDictionary[Window, tuple[tuple[float, int], Array, Candidates]] = WeakKeyDictionary()
+        self._offs: WeakKeyDictionary[Window, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
+        self._now: JobState | None = None  # that candidates were predicted in
+        self._possible = np.ones(len(self._candidates), dtype=bool)
+        self._wrong = False
         _tell_of(space)
 
     def tell(self, measurement: Measurement) -> None:
-        """Remember it, and note by how much it was expected otherwise."""
-        self._told += 1
-        self._news |= measurement.config != self._running
-        self._running = measurement.config
-        changed, self._mixed = self._mixed, not self._mixed and self._memory.is_mixed(measurement)
-        if self._mixed:
-            self._news = True
-        elif not self._net.note(measurement, changed=changed):
-            self._unseen.append((measurement.config, measurement.mean_s, self._memory.noise.error(measurement)))
-            del self._unseen[:-64]
-        elif self._memory.note(self._net, measurement):
-            self._news = True
-            self._wrong = False
-        elif measurement.config in self._expected:
-            expected_s, observed_s = self._expected[measurement.config], max(measurement.mean_s, 1e-12)
-            self._wrong = abs(expected_s / observed_s - 1) > ADAPT
-            if self._memory.is_trial:
-                self._doubt.note(math.log(expected_s / observed_s), max(measurement.error, NOISE))
-            else:
-                self._known.note(predicted_s=expected_s, observed_s=observed_s)
-        self._news |= self._net.ready and self._net.state.drift > 0
-
-    def ask(self) -> Config | None:
-        """The config in force, unless another is worth it."""
-        self.brief = self._told < SOON or self._mixed
-        if self._running is None or self._mixed or not self._pace.due(changed=self._news):
-            return self._running
-        self._news = False
-        mean, deviation = self._believed()
-        windows = ahead(self._memory.number) if self._memory.windows else blindly(len(self._unseen))
-        value = worth(mean, deviation, windows=windows)
-        self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
-        ran = self._memory.here
-        chosen = choice(
-            self._candidates,
-            self._running,
-            value,
-            lambda config: OURS.bar(self._known.error) if config in ran else OURS.floor,
-        )
-        self.brief |= chosen not in (ran or {config for config, _, _ in self._unseen})
-        return chosen
+        """Calibrate on it, and see whether it is a lesson."""
+        if self._complete(measurement):
+            self._learned.note(measurement)
+        before = self._misses.compared
+        super().tell(measurement)
+        windows, compared = self._calibration.windows, self._misses.compared > before
+        clear = windows and not windows[-1].surprise and not self._calibration.doubtful
+        self._wrong = bool(clear and compared and abs(self._misses.last) > ADAPT)
 
     def work(self) -> None:
         """Learn from a prediction that was wrong."""
+        calibration = self._calibration
         if self._wrong:
-            self._net.learn()
+            self._learned.off = self._off_in(calibration.regime)
+            stretch = np.exp(calibration.stretch(calibration.rows(list(self._learned.off)))[0])
+            self._learned.learn(calibration.now(), stretch)
         self._wrong = False
 
-    def _believed(self) -> tuple[Floats, Floats]:
-        """Logarithm of the step time under each candidate, and its standard deviation."""
-        if not self._memory.windows:
-            return measured_alone(self._model, self._unseen, self._candidates)
-        process = replace(self._doubt.process, drift=WANDERS * self._net.state.drift)
-        rows = self._memory.rows(self._net.state, self._candidates)
-        residual, variance = self._memory.residual(self._net, at=rows, process=process)
-        mean, deviation = self._net.log_s(self._net.asked(self._candidates)) + residual, np.sqrt(variance)
-        flight, most = rows[:, 3], self._memory.flight
-        mean += CAUTION * np.maximum(flight - most, 0.0)
-        mean[flight > most + OCTAVES] = np.inf
-        return mean, deviation
+    def _valued(self) -> tuple[Floats, Floats]:
+        """As the twin has it; but at first each candidate is looked at alone: the network may be wrong anywhere."""
+        if not self._early or not self._calibration.windows:
+            return super()._valued()
+        belief = self._believed()
+        return belief.mean, worth(belief.mean, belief.deviation, windows=ahead(self._calibration.number))
+
+    def _believed(self) -> Belief:
+        self._learned.off = self._off_in(self._calibration.regime)
+        return super()._believed()
+
+    def _stretch(self, rows: Floats) -> tuple[Floats, Floats]:
+        """As the twin has it, of all that do not let too much more into flight, nor take long for blocks alone."""
+        windows = self._calibration.windows
+        blocks_s = self._blocks_s(windows[-1].state.workers, windows[-1].state.servers) * self._calibration.overhead
+        asked = blocks_s <= HOPELESS * windows[-1].step_s
+        asked &= rows[:, 3] <= max(window.row[3] for window in windows) + OCTAVES
+        asked |= not asked.any()
+        self._possible = asked
+        stretch, variance = np.zeros((2, len(rows)))
+        stretch[asked], variance[asked] = self._calibration.stretch(rows[asked])
+        return stretch, variance
+
+    def _simulate(self, state: JobState, stretch: Floats, least_s: Floats) -> Floats:
+        """Predicted step times of candidates that may be asked for (s), in one batch; infinite for the rest."""
+        self._now, some = state, np.flatnonzero(self._possible)
+        seconds = np.full(len(least_s), np.inf)
+        seconds[some] = self._learned.step_s(state, [self._candidates[index] for index in some], stretch[some])
+        return seconds
+
+    def _missed(self) -> Floats:
+        """Logarithm of measured by predicted, shape [windows]: each in its own state, all in one batch."""
+        windows = self._calibration.windows
+        regimes = {float(window.row[0]) for window in windows}
+        off = {regime: self._off_in(regime) for regime in regimes}
+        codes, asked = zip(*(self._asked(window, off[float(window.row[0])]) for window in windows), strict=True)
+        table, floor_s = (np.concatenate([getattr(each, name) for each in asked]) for name in ("table", "floor_s"))
+        took_s = np.array([max(window.step_s, 1e-12) for window in windows])
+        return np.log(took_s / self._learned.seconds(np.stack(codes), Candidates(table, floor_s)))
+
+    def _asked(self, window: Window, off: dict[Config, float]) -> tuple[Array, Candidates]:
+        """A window as the network takes it, encoded anew when what blocks cost, or what ran, is not as it was."""
+        calibration, now, latest = self._calibration, self._learned.off, window is self._calibration.windows[-1]
+        key, known = (calibration.overhead, min(len(off), FEW)), self._codes.get(window)
+        if known is None or known[0][1] != key[1] or abs(known[0][0] / key[0] - 1) > SAME:
+            state = self._now if latest and self._now is not None else calibration.of(window)
+            self._learned.off = now if latest else off
+            known = self._codes[window] = key, *self._learned.asked(state, window.config)
+            self._learned.off = now
+        return known[1:]
+
+    def _off_in(self, regime: float) -> dict[Config, float]:
+        """Logarithm of measured by closed form, the mean of each config that ran in a regime."""
+        off: dict[Config, list[float]] = {}
+        for window in self._calibration.windows:
+            if window.row[0] == regime:
+                off.setdefault(window.config, []).append(self._off(window))
+        return {config: math.fsum(values) / len(values) for config, values in off.items()}
+
+    def _off(self, window: Window) -> float:
+        overhead, known = self._calibration.overhead, self._offs.get(window)
+        if known is None or abs(known[0] / overhead - 1) > SAME:
+            floor_s = self._learned.floor_s(self._calibration.of(window), window.config)
+            known = self._offs[window] = overhead, math.log(max(window.step_s, 1e-12) / floor_s)
+        return known[1]
 
 
 def _tell_of(space: Space) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.features.runtime import State, Watch
-from autobyte.features.vector import Candidates, Vector, candidates, describe
+from autobyte.features.vector import Vector, candidates, describe
 from autobyte.job import Floats, Model
 from autobyte.nets import stored
 from autobyte.nets.adaptation import Adaptation, Lesson
@@ -19,7 +19,7 @@ from autobyte.trace import Measurement
 log = logging.getLogger(__name__)
 
 REGIMES = 16  # that are remembered
-LEAVE, NEW = 2.0, 8.0  # what a regime must explain better than the one before; what none explains after a change
+LEAVE = 2.0  # what a regime must explain better than the one before
 
 
 class Network:
@@ -36,7 +36,6 @@ class Network:
         self._adaptation = Adaptation(self._net, replay, seed=seed)
         self._watches = {0: Watch(model)}  # of the latest regimes, by number; the one that saw the latest window last
         self._number = 1  # of the next
-        self._regimes: dict[tuple[int, int], int] = {}  # a watch has several where links drift, and come to rest
         self._warned = False
         self._known: tuple[State, Vector, Array] | None = None
 
@@ -45,27 +44,10 @@ class Network:
         """Whether a window has shown a state yet."""
         return self._known is not None
 
-    @property
-    def regime(self) -> int:
-        """Number of the regime of the latest window."""
-        return self._regimes.setdefault((next(reversed(self._watches)), self.state.regime), len(self._regimes))
-
-    @property
-    def state(self) -> State:
-        """Of the job, as the latest window with statistics showed it."""
-        assert self._known is not None
-        return self._known[0]
-
-    @property
-    def code(self) -> Array:
-        """The state as the head takes it."""
-        assert self._known is not None
-        return self._known[2]
-
-    def note(self, measurement: Measurement, *, changed: bool = False) -> bool:
-        """Take in a window, before which the job changed or did not; whether its statistics are of use."""
+    def note(self, measurement: Measurement) -> bool:
+        """Take in a window; whether its statistics are of use."""
         try:
-            state = self._watch_of(measurement, changed=changed).add(measurement)
+            state = self._watch_of(measurement).add(measurement)
         except InputError as error:
             if not self._warned:
                 log.warning("the network has no statistics to predict from: %s", error)
@@ -75,17 +57,15 @@ class Network:
         self._known = state, vector, self._net.encode(vector)
         return True
 
-    def _watch_of(self, measurement: Measurement, *, changed: bool) -> Watch:
+    def _watch_of(self, measurement: Measurement) -> Watch:
         """That of the most likely regime: the one before, an old one that has come back, or a new one."""
         before = next(reversed(self._watches))
         cost = {
             number: watch.surprise(measurement) + LEAVE * (number != before)
             for number, watch in self._watches.items()
         }
-        if changed:
-            cost[before] += 2 * LEAVE
         likely = min(sorted(cost), key=lambda number: cost[number])
-        if cost[likely] <= (NEW if changed else math.inf) and math.isfinite(cost[likely]):
+        if math.isfinite(cost[likely]):
             watch = self._watches.pop(likely)
         else:
             likely, watch = self._number, self._watches[before].anew()
@@ -95,21 +75,18 @@ class Network:
             del self._watches[next(iter(self._watches))]
         return watch
 
-    def asked(self, configs: Sequence[Config]) -> Candidates:
-        """Configs as numbers, in the latest state."""
-        return candidates(self.state, configs)
-
-    def log_s(self, asked: Candidates, *, codes: Array | None = None, samples: Floats | None = None) -> Floats:
-        """Logarithm of predicted step times, shape [configs]; in the latest state, or each in one of its own."""
-        rated = self._net.rate(self.code if codes is None else codes, asked)
-        predicted_s = self._net.seconds(rated, asked.floor_s, self.state.samples if samples is None else samples)
-        return np.log(np.maximum(predicted_s, 1e-12))
+    def step_s(self, configs: Sequence[Config]) -> Floats:
+        """Predicted step times in the latest state (s), shape [configs]."""
+        assert self._known is not None
+        state, _, code = self._known
+        asked = candidates(state, configs)
+        return self._net.seconds(self._net.rate(code, asked), asked.floor_s, state.samples)
 
     def learn(self) -> None:
         """Learn what configs took in this regime."""
         if self._known is None:
             return
         state, vector, _ = self._known
-        asked = self.asked(list(state.seen))
+        asked = candidates(state, list(state.seen))
         took_s = np.array(list(state.seen.values()))
         self._adaptation.learn(Lesson(vector, asked, took_s, state.samples))

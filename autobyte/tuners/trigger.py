@@ -114,6 +114,7 @@ class Misses:
         self._misses: deque[float] = deque(maxlen=keep)
         self._noise: deque[float] = deque(maxlen=keep)
         self._unknown = unknown
+        self.compared = 0  # predictions so far
 
     def note(self, *, predicted_s: float, observed_s: float, noise: float = 0.0) -> None:
         """Compare a predicted step time with the one that came (s); what is no positive number says nothing.
@@ -122,6 +123,7 @@ class Misses:
             noise: relative, of what came; the prediction may have as much, and neither is the predictor's error.
         """
         if math.isfinite(predicted_s) and 0 < observed_s < math.inf:
+            self.compared += 1
             self._misses.append(predicted_s / observed_s - 1)
             self._noise.append(noise)
 

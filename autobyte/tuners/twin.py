@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -69,7 +69,10 @@ class Twin(Tuner):
         exhaustive: simulate every candidate, not only those that can win.
     """
 
-    needs = ("predictor",)
+    needs: ClassVar[tuple[str, ...]] = ("predictor",)
+    lacks: ClassVar[Process] = STEPS  # of log(measured / predicted)
+    least: ClassVar[float] = 0.0  # see `Calibration`
+    who: ClassVar[str] = "the twin"
 
     def __init__(
         self,
@@ -87,8 +90,10 @@ class Twin(Tuner):
         self._candidates = every(space)
         self._coarse = np.array([_is_coarse(config) for config in self._candidates])
         self._rows = [(config.partition_bytes, *config.knobs.values()) for config in self._candidates]
-        self._calibration = Calibration(self._load, self._stretched)
+        self._calibration = Calibration(self._load, self._stretched, least=self.least)
         self._loads: dict[tuple[int, tuple[float, ...], int, int], Load] = {}
+        self._places: dict[tuple[int, int], Floats] = {}  # rows of all candidates
+        self._costs: dict[tuple[int, int], Floats] = {}  # of all candidates' blocks
         self._simulated: WeakKeyDictionary[Window, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
         self._unseen: list[tuple[Config, float, float]] = []  # windows without statistics
         self._misses = Misses()
@@ -112,7 +117,7 @@ class Twin(Tuner):
             self._news |= changed
         else:
             if self._predictor is not None and not self._unseen:
-                log.warning("the twin has no statistics to calibrate on, and measures instead")
+                log.warning("%s has no statistics to calibrate on, and measures instead", self.who)
             self._unseen.append((measurement.config, measurement.mean_s, self._calibration.noise.error(measurement)))
             del self._unseen[:-64]
         if not changed and not self._calibration.noise.broken(measurement.step_s):  # it simulated the job that was
@@ -156,8 +161,8 @@ class Twin(Tuner):
     def _believed(self) -> Belief:
         """Of all candidates, as windows with statistics have it."""
         calibration = self._calibration
-        state, rows = calibration.now(), calibration.rows(self._candidates)
-        stretch, variance = calibration.stretch(rows)
+        state, rows = calibration.now(), self._all_rows()
+        stretch, variance = self._stretch(rows)
         wire_s = self._wire_s(state, stretch)
         simulated_s = self._simulate(state, np.exp(stretch), np.maximum(wire_s, _compute_s(state)))
         likely = np.isfinite(simulated_s)
@@ -165,8 +170,8 @@ class Twin(Tuner):
         hope = np.maximum(np.log(simulated_s / _compute_s(state)), 0.0)  # no step is faster than its compute
         known, missed = np.array([window.row for window in calibration.windows]), self._missed()
         noise = np.array([max(window.error, NOISE) for window in calibration.windows])
-        matters = float(np.clip(hope.min() / STEPS.local, HIDDEN, 1.0))
-        process = STEPS.wider(max(matters, self._misses.error / STEPS.local))
+        matters = float(np.clip(hope.min() / self.lacks.local, HIDDEN, 1.0))
+        process = self.lacks.wider(max(matters, self._misses.error / self.lacks.local))
         residual, doubt = process.posterior(known, missed, noise, at=rows)
         pace = np.where(likely, np.minimum(wire_s / simulated_s, 1.0) * np.minimum(np.sqrt(variance), 0.3), 0.0)
         exposed = np.minimum(pace, hope) / np.sqrt(np.maximum(variance, 1e-12))
@@ -185,12 +190,33 @@ class Twin(Tuner):
         deviation = np.sqrt(exposed**2 * variance + np.minimum(doubt, process.local**2))
         return Belief(mean, deviation, together, float(np.median(noise)))
 
+    def _stretch(self, rows: Floats) -> tuple[Floats, Floats]:
+        """Logarithm of how much longer bytes take under each candidate, and its variance; shape [configs]."""
+        return self._calibration.stretch(rows)
+
     def _wire_s(self, state: JobState, stretch: Floats) -> Floats:
         """Time that the busiest link needs in a step under each candidate (s): none is faster."""
-        loads = [self._load(config, state.workers, state.servers) for config in self._candidates]
-        blocks_s = np.array([load.blocks * load.block_s for load in loads]) * state.overhead
-        bytes_s = float((loads[0].nbytes / np.minimum(state.up_bytes_per_s, state.down_bytes_per_s)).max())
+        first = self._load(self._candidates[0], state.workers, state.servers)
+        blocks_s = self._blocks_s(state.workers, state.servers) * state.overhead
+        bytes_s = float((first.nbytes / np.minimum(state.up_bytes_per_s, state.down_bytes_per_s)).max())
         return blocks_s + bytes_s * np.exp(stretch)
+
+    def _all_rows(self) -> Floats:
+        """Rows of all candidates, as they would be in the latest window; shape [configs, 4]."""
+        latest = self._calibration.windows[-1]
+        shape = latest.state.workers, latest.state.servers
+        if shape not in self._places:
+            self._places[shape] = self._calibration.rows(self._candidates)
+        rows = self._places[shape].copy()
+        rows[:, :2] = latest.row[:2]
+        return rows
+
+    def _blocks_s(self, workers: int, servers: int) -> Floats:
+        """What the blocks of a step nominally cost under each candidate (s), shape [configs]."""
+        if (workers, servers) not in self._costs:
+            loads = [self._load(config, workers, servers) for config in self._candidates]
+            self._costs[workers, servers] = np.array([load.blocks * load.block_s for load in loads])
+        return self._costs[workers, servers]
 
     def _simulate(self, state: JobState, stretch: Floats, least_s: Floats) -> Floats:
         """Step times (s), the most promising first, until no other can win; infinite for the rest.

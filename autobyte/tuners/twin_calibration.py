@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from autobyte.job import Floats
 from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
 from autobyte.tuners.noise import Noise
-from autobyte.tuners.twin_process import Process
+from autobyte.tuners.twin_process import Apart, Process
 from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, place
 
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
@@ -24,6 +25,7 @@ LINKS = [  # of log(seconds per byte): links that rest or fade; that mind the bl
     for block in (0.02, 0.15)
     for flight, crowding in ((0.02, (0.0, 0.0)), (0.2, (0.0, 0.0)), (0.2, (0.4, 0.2)))
 ]
+ROUND = LINKS[0].octaves  # of all
 RESTING = np.array([process.drift <= RESTS for process in LINKS])
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
 SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no straggler
@@ -45,12 +47,18 @@ class Calibration:
     Args:
         load: of a config, for so many workers and servers.
         step_s: time of a step under a config whose bytes take so many times as long (s), shape [stretches].
+        least: what links are less likely to be like is not asked; 0 asks all.
     """
 
     def __init__(
-        self, load: Callable[[Config, int, int], Load], step_s: Callable[[JobState, Config, Floats], Floats]
+        self,
+        load: Callable[[Config, int, int], Load],
+        step_s: Callable[[JobState, Config, Floats], Floats],
+        *,
+        least: float = 0.0,
     ) -> None:
         self._load = load
+        self._least = least
         self._step_s = step_s
         self.windows: list[Window] = []
         self.overhead = 1.0
@@ -59,6 +67,7 @@ class Calibration:
         self._steps = 0  # so far, of all windows
         self.number = 0  # windows so far, but for those that were left out
         self._left_out = False  # the window before
+        self._asked: tuple[Any, float, float] | None = None  # what `_beyond` was asked last, and what it said
         self._regimes = 1
         self._first: dict[tuple[float, Config], Window] = {}  # window of a regime under a config
         self._doubt: tuple[Window, float] | None = None  # the latest window, if doubtful, and the regime before it
@@ -162,22 +171,33 @@ class Calibration:
         """Covariance of the stretch between rows, shape [rows, rows]."""
         values = np.array([float(window.pace(self.overhead)) for window in self.windows])
         known, noise = np.array([window.row for window in self.windows]), np.array([w.noise for w in self.windows])
-        told = [process.together(known, values - values[-1], noise, at=rows) for process in LINKS]
+        apart = Apart(rows, known, ROUND), Apart(known, known, ROUND), Apart(rows, rows, ROUND)
+        links, likely = self._likely()
+        told = [process.together(known, values - values[-1], noise, at=rows, apart=apart) for process in links]
         means, within = np.array([mean for mean, _ in told]), np.array([covariance for _, covariance in told])
-        apart = means - self._links @ means
-        covariance: Floats = np.tensordot(self._links, within, axes=1) + (self._links[:, None] * apart).T @ apart
+        off = means - likely @ means
+        covariance: Floats = np.tensordot(likely, within, axes=1) + (likely[:, None] * off).T @ off
         return covariance
 
-    def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> tuple[Floats, Floats]:
-        """Logarithm of seconds per byte, and its variance; shape [rows]. Told from windows, by default all."""
-        windows = windows or self.windows
+    def _likely(self, *, rest: bool = False) -> tuple[list[Process], Floats]:
+        """What links may be like, and how likely that is; those that rest alone, if so wanted."""
         likely = self._links
         if rest:
             likely = RESTING * (likely + 1e-12)
             likely /= likely.sum()
+        if not self._least:
+            return LINKS, likely
+        some = np.flatnonzero(likely >= min(self._least, likely.max()))
+        return [LINKS[index] for index in some], likely[some] / likely[some].sum()
+
+    def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> tuple[Floats, Floats]:
+        """Logarithm of seconds per byte, and its variance; shape [rows]. Told from windows, by default all."""
+        windows = windows or self.windows
+        links, likely = self._likely(rest=rest)
         values = np.array([float(window.pace(self.overhead)) for window in windows])
         known, noise = np.array([window.row for window in windows]), np.array([w.noise for w in windows])
-        told = [process.posterior(known, values - values[-1], noise, at=rows) for process in LINKS]
+        apart = Apart(rows, known, ROUND), Apart(known, known, ROUND)
+        told = [process.posterior(known, values - values[-1], noise, at=rows, apart=apart) for process in links]
         means, variances = np.array([mean for mean, _ in told]), np.array([variance for _, variance in told])
         mean = likely @ means
         return mean + values[-1], likely @ (variances + (means - mean) ** 2)
@@ -188,9 +208,9 @@ class Calibration:
         parts = np.array([window.bytes_s(OVERHEADS) / window.busy_s for window in self.windows]).T  # of link time
         paces = np.array([window.pace(OVERHEADS) for window in self.windows]).T
         paces -= float(np.log(self.windows[-1].busy_s / self.windows[-1].load.nbytes.max()))
-        weights = np.empty((len(LINKS), len(OVERHEADS)))
+        weights, apart = np.empty((len(LINKS), len(OVERHEADS))), Apart(rows, rows, ROUND)
         for index, process in enumerate(LINKS):
-            covariance = process.covariance(rows, rows) + np.diag([window.noise**2 for window in self.windows])
+            covariance = process.covariance(rows, rows, apart) + np.diag([window.noise**2 for window in self.windows])
             beyond = paces - process.expected(rows)
             misfit = (beyond * np.linalg.solve(covariance, beyond.T).T).sum(axis=1)
             weights[index] = -0.5 * (misfit + np.linalg.slogdet(covariance)[1])
@@ -333,10 +353,13 @@ class Calibration:
 
         Links that wander are not expected back where they were: `rest` is what those that do not wander would do.
         """
-        row = np.array([[regime, *window.row[1:]]])
-        mean, variance = self._paces(row, others, rest=rest)
-        beyond = float(window.pace(self.overhead) - mean[0])
-        return beyond, abs(beyond) >= SURPRISE * (math.sqrt(float(variance[0])) + 0.03)
+        key = window, regime, rest, self.overhead, tuple((other, other.row[0], other.surprise) for other in others)
+        if self._asked is None or self._asked[0] != key:  # windows are asked for it twice
+            row = np.array([[regime, *window.row[1:]]])
+            mean, variance = self._paces(row, others, rest=rest)
+            self._asked = key, float(window.pace(self.overhead) - mean[0]), float(variance[0])
+        _, beyond, variance_of = self._asked
+        return beyond, abs(beyond) >= SURPRISE * (math.sqrt(variance_of) + 0.03)
 
     def _alike(self, window: Window, others: list[Window]) -> bool:
         """Whether workers are the same as in other windows, and links too where the config was; or they fade on."""

@@ -29,7 +29,6 @@ class Process:
         block: a smooth function of the block, whatever the regime.
         flight: a smooth function of the window in flight, whatever the regime.
         octaves: how far apart configs must be for these to differ.
-        rough: a function of both that differs from octave to octave: neither is as smooth as all that.
         crowding: mean and deviation of the factor before log(1 + window in flight / 64 MiB): what links that crowd
             need longer.
     """
@@ -41,31 +40,26 @@ class Process:
     block: float = 0.0
     flight: float = 0.0
     octaves: float = 4.0
-    rough: float = 0.0
     crowding: tuple[float, float] = (0.0, 0.0)
 
     @property
     def local(self) -> float:
         """Standard deviation of all that depends on the config."""
-        return math.hypot(self.block, self.flight, self.rough)
+        return math.hypot(self.block, self.flight)
 
     def wider(self, factor: float) -> "Process":
         """The same, with so many times the doubt about configs."""
-        return replace(self, block=factor * self.block, flight=factor * self.flight, rough=factor * self.rough)
+        return replace(self, block=factor * self.block, flight=factor * self.flight)
 
-    def covariance(self, one: Floats, other: Floats) -> Floats:
-        """Between rows, shape [len(one), len(other)]."""
-        same = one[:, None, 0] == other[None, :, 0]
-        apart = np.abs(one[:, None, 1] - other[None, :, 1])
-        square = ((one[:, None, 2:] - other[None, :, 2:]) / self.octaves) ** 2
-        covariance: Floats = self.common**2 + same * (self.regime**2 + self.drift**2 * np.exp(-apart / 4))
+    def covariance(self, one: Floats, other: Floats, apart: "Apart | None" = None) -> Floats:
+        """Between rows, shape [len(one), len(other)]; `apart` spares what other processes have worked out."""
+        apart = apart or Apart(one, other, self.octaves)
+        covariance: Floats = self.common**2 + apart.same * (self.regime**2 + self.drift**2 * apart.lately)
         if self.trend:
-            covariance += same * self.trend**2 * np.exp(-((apart / TREND) ** 2) / 2)
-        covariance += np.exp(-square / 2) @ np.array([self.block**2, self.flight**2])
-        if self.rough:
-            covariance += self.rough**2 * np.exp(-square.sum(axis=2) * self.octaves**2 / 2)
+            covariance += apart.same * self.trend**2 * apart.fading
+        covariance += apart.near @ np.array([self.block**2, self.flight**2])
         if self.crowding[1]:
-            covariance += self.crowding[1] ** 2 * np.outer(_crowd(one), _crowd(other))
+            covariance += self.crowding[1] ** 2 * apart.crowd
         return covariance
 
     def expected(self, rows: Floats) -> Floats:
@@ -73,23 +67,49 @@ class Process:
         mean: Floats = self.crowding[0] * _crowd(rows)
         return mean
 
-    def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
+    def posterior(
+        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: "Pair | None" = None
+    ) -> tuple[Floats, Floats]:
         """Mean and variance at other rows, after values with independent noise were seen; shape [len(at)] each."""
-        mean, across, solved = self._solve(rows, values, noise, at=at)
+        mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart)
         alone = self.common**2 + self.regime**2 + self.drift**2 + self.trend**2 + self.local**2
         return mean, np.maximum(alone + (self.crowding[1] * _crowd(at)) ** 2 - (across * solved.T).sum(axis=1), 0.0)
 
-    def together(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
+    def together(
+        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: "Triple | None" = None
+    ) -> tuple[Floats, Floats]:
         """Mean at other rows, shape [len(at)], and the covariance between them, shape [len(at), len(at)]."""
-        mean, across, solved = self._solve(rows, values, noise, at=at)
-        return mean, self.covariance(at, at) - across @ solved
+        mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart and apart[:2])
+        return mean, self.covariance(at, at, apart and apart[2]) - across @ solved
 
-    def _solve(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats, Floats]:
+    def _solve(
+        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: "Pair | None"
+    ) -> tuple[Floats, Floats, Floats]:
         """Mean at other rows, what they have in common with those seen, and that solved for."""
-        across = self.covariance(at, rows)
-        seen = self.covariance(rows, rows) + np.diag(noise**2)
+        across = self.covariance(at, rows, apart and apart[0])
+        seen = self.covariance(rows, rows, apart and apart[1]) + np.diag(noise**2)
         solved = np.asarray(np.linalg.solve(seen, np.column_stack([values - self.expected(rows), across.T])), float)
         return self.expected(at) + across @ solved[:, 0], across, solved[:, 1:]
+
+
+class Apart:
+    """What covariances between rows are made of, whatever the deviations; shape [len(one), len(other)] each.
+
+    Args:
+        one, other: rows.
+        octaves: as in `Process`.
+    """
+
+    def __init__(self, one: Floats, other: Floats, octaves: float) -> None:
+        self.same = one[:, None, 0] == other[None, :, 0]
+        windows = np.abs(one[:, None, 1] - other[None, :, 1])
+        self.lately, self.fading = np.exp(-windows / 4), np.exp(-((windows / TREND) ** 2) / 2)
+        self.near: Floats = np.exp(-(((one[:, None, 2:] - other[None, :, 2:]) / octaves) ** 2) / 2)
+        self.crowd = np.outer(_crowd(one), _crowd(other))
+
+
+Pair = tuple[Apart, Apart]  # of rows asked about and seen, and of those seen
+Triple = tuple[Apart, Apart, Apart]  # and of those asked about
 
 
 def _crowd(rows: Floats) -> Floats:

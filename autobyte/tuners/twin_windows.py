@@ -19,14 +19,14 @@ class Load:
     """What a step puts on the links.
 
     Args:
-        blocks: how many.
+        blocks: how many; those of a mean step, where some are shared.
         block_bytes: size of the block that the mean byte travels in.
         total_bytes: of gradient.
         nbytes: that cross each host's link in either direction, shape [workers].
         block_s: what a block nominally costs there beyond its bytes (s).
     """
 
-    blocks: int
+    blocks: float
     block_bytes: float
     total_bytes: int
     nbytes: Floats

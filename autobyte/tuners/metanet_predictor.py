@@ -1,0 +1,155 @@
+"""The network in the place of a simulator: step times in a state that a calibration tells, and lessons."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autobyte.config import Config
+from autobyte.features.runtime import State
+from autobyte.features.static import Static
+from autobyte.features.vector import Candidates, Vector, candidates, describe
+from autobyte.job import Cluster, Floats, Model
+from autobyte.nets import stored
+from autobyte.nets.adaptation import Adaptation, Lesson
+from autobyte.nets.metanet import Array
+from autobyte.trace import Measurement
+from autobyte.tuners.twin_windows import JobState, Load
+
+VARIATIONS = 8  # windows, the latest, that tell how much steps vary
+
+
+class Learned:
+    """Predicts steps of a job with the network, as `twin.Predictor` has it, and learns from it.
+
+    Attributes:
+        off: logarithm of measured by closed form, of each config that ran in the regime that is asked about.
+
+    Args:
+        model: what is trained.
+        seed: of what is replayed.
+
+    Raises:
+        FileError: the network's weights are missing, damaged, or for other features.
+    """
+
+    def __init__(self, model: Model, *, seed: int) -> None:
+        self._net, replay = stored.shipped("improved")
+        self._adaptation = Adaptation(self._net, replay, seed=seed)
+        self._static = Static(model)
+        self._accumulation = 1
+        self._variations: deque[float] = deque(maxlen=VARIATIONS)
+        self._latest: tuple[JobState, Mapping[Config, float], State, Vector, Array] | None = None  # encoded
+        self.off: Mapping[Config, float] = {}
+
+    def note(self, measurement: Measurement) -> None:
+        """Take in what a window with statistics says beyond links and layers."""
+        stats = measurement.stats
+        assert stats is not None
+        if stats.wire_bytes and stats.wire_bytes != round(self._static.total_bytes):
+            self._static = Static(self._static.model, wire_bytes=stats.wire_bytes)
+        speed = float(stats.samples_per_s.mean()) * float(np.mean(measurement.step_s))
+        self._accumulation = max(1, round(speed / self._static.model.batch_size))
+        steps = np.array(measurement.step_s[measurement.warmup :])
+        self._variations.append(float(steps.std() / max(steps.mean(), 1e-12)))
+
+    def load(self, config: Config, *, workers: int, servers: int) -> Load:
+        """What a step puts on the link of each host under a config."""
+        static, cluster = self._static, Cluster(workers, servers)
+        return Load(
+            blocks=float(static.blocks(config).sum()),
+            block_bytes=static.block_bytes(config),
+            total_bytes=round(static.total_bytes),
+            nbytes=cluster.traffic * static.total_bytes,
+            block_s=_nominal_s(workers),
+        )
+
+    def step_s(self, state: JobState, configs: Sequence[Config], stretch: Floats) -> Floats:
+        """Time of a steady step under each config (s), shape [configs].
+
+        Args:
+            state: of workers and links.
+            configs: what is to be predicted.
+            stretch: how much longer bytes take than the state says, shape [configs].
+        """
+        described, _, code = self._encoded(state)
+        return self.seconds(code, candidates(described, configs, stretch=stretch))
+
+    def asked(self, state: JobState, config: Config) -> tuple[Array, Candidates]:
+        """A state as the heads take it, and a config in it."""
+        described, _, code = self._encoded(state)
+        return code, candidates(described, [config], stretch=np.ones(1))
+
+    def floor_s(self, state: JobState, config: Config) -> float:
+        """The closed form of a step (s)."""
+        return float(candidates(self._plain(state), [config], stretch=np.ones(1)).floor_s[0])
+
+    def seconds(self, codes: Array, asked: Candidates) -> Floats:
+        """Predicted step times (s), shape [configs], in one encoded state or each in one of its own."""
+        predicted_s = self._net.seconds(self._net.rate(codes, asked), asked.floor_s, 1.0)
+        return np.maximum(predicted_s, 1e-12)
+
+    def learn(self, state: JobState, stretch: Floats) -> None:
+        """Learn what configs that ran take beside the closed form, which holds however fast links were then.
+
+        Args:
+            state: of workers and links.
+            stretch: how much longer bytes take than the state says under each config in `off`, shape [configs].
+        """
+        described, vector, _ = self._encoded(state)
+        asked = candidates(described, list(self.off), stretch=stretch)
+        took_s = asked.floor_s * np.exp(list(self.off.values()))
+        self._adaptation.learn(Lesson(vector, asked, took_s, described.samples))
+
+    def _encoded(self, state: JobState) -> tuple[State, Vector, Array]:
+        """A state as features know it, as numbers, and as the heads take it; the latest is kept."""
+        if self._latest is None or self._latest[0] is not state or self._latest[1] is not self.off:
+            described = self._described(state)
+            vector = describe(described)
+            self._latest = state, self.off, described, vector, self._net.encode(vector)
+        return self._latest[2:]
+
+    def _described(self, state: JobState) -> State:
+        """A state as features know it, with what ran as it would be now."""
+        described, configs = self._plain(state), list(self.off)
+        if not configs:
+            return described
+        floor_s = candidates(described, configs, stretch=np.ones(len(configs))).floor_s
+        seen = dict(zip(configs, (floor_s * np.exp([self.off[c] for c in configs])).tolist(), strict=True))
+        return replace(described, seen=seen, configs=len(seen))
+
+    def _plain(self, state: JobState) -> State:
+        """A state as features know it, and nothing that ran."""
+        workers = state.workers
+        compute_s = (state.forward_s + state.backward_s).sum(axis=1)
+        slowest = int(compute_s.argmax())
+        traffic = Cluster(workers, state.servers).traffic if workers > 1 else np.zeros(1)
+        byte_s = traffic / np.minimum(state.up_bytes_per_s, state.down_bytes_per_s)
+        return State(
+            static=self._static,
+            workers=workers,
+            servers=state.servers,
+            accumulation=self._accumulation,
+            forward_s=state.forward_s.mean(axis=0),
+            backward_s=state.backward_s.mean(axis=0),
+            slowest_forward_s=state.forward_s[slowest],
+            slowest_backward_s=state.backward_s[slowest],
+            up_bytes_per_s=state.up_bytes_per_s,
+            down_bytes_per_s=state.down_bytes_per_s,
+            block_s=state.overhead * _nominal_s(workers),
+            byte_s=float(byte_s.max()),
+            crowding=0.0,
+            configs=0,
+            mean_byte_s=float(byte_s.mean()),
+            seen={},
+            variation=float(np.mean(self._variations)),
+            regime=0,
+            drift=0.0,
+        )
+
+
+def _nominal_s(workers: int) -> float:
+    """What a block costs by default on the link of each host (s)."""
+    once, hop = Cluster(workers).overhead_s
+    return once + 2 * (workers - 1) * hop if workers > 1 else 0.0
