@@ -6,7 +6,7 @@ from autobyte.config import Config, Space
 from autobyte.job import Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
-from autobyte.tuners.trigger import Trigger
+from autobyte.tuners.trigger import OURS
 
 STEP = 2.0  # doublings of the partition, or of the window, at first
 LEAST = 0.5  # and at last
@@ -25,7 +25,7 @@ class Descent(Tuner):
 
     def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:
         self._space = space
-        self._trigger = Trigger()
+        self._trigger = OURS
         self._best: Config | None = None
         self._best_s = float("inf")
         self._start(STEP)

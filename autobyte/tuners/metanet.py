@@ -1,8 +1,8 @@
 """AutoByte: a network that was trained before the job began predicts every candidate, and goes on learning.
 
-After every window the statistics of Table II become a state; the network encodes it once and says what a step takes
-under each candidate. The job changes to the best where that is worth it, and where prediction and observation differ
-by more than 10 % the network learns from the job, in the background.
+The statistics of Table II become a state; the network encodes it, and says what a step takes under each candidate.
+The job changes to the best where that is worth it, and where prediction and observation differ by more than 10 % the
+network learns from the job, in the background.
 
 Reference: AutoByte, sec. III.
 """
@@ -103,7 +103,9 @@ class Metanet(Twin):
     def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:
         self._learned = Learned(model, seed=seed)
         super().__init__(space, model=model, seed=seed, budget=budget, predictor=self._learned)
-        self._codes: WeakKeyDictionary[Window, tuple[tuple[float, int], Array, Candidates]] = WeakKeyDictionary()
+        self._codes: WeakKeyDictionary[Window, tuple[tuple[float, int, float], Array, Candidates]] = (
+            WeakKeyDictionary()
+        )
         self._offs: WeakKeyDictionary[Window, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
         self._now: JobState | None = None  # that candidates were predicted in
         self._possible = np.ones(len(self._candidates), dtype=bool)
@@ -112,13 +114,16 @@ class Metanet(Twin):
 
     def tell(self, measurement: Measurement) -> None:
         """Calibrate on it, and see whether it is a lesson."""
-        if self._complete(measurement):
-            self._learned.note(measurement)
+        complete, calibration = self._complete(measurement), self._calibration
+        if complete:
+            self._learned.note(measurement, torn=bool(calibration.noise.broken(measurement.step_s)))
+        if calibration.windows:
+            self._learned.off = self._off_in(calibration.regime)
         before = self._misses.compared
         super().tell(measurement)
-        windows, compared = self._calibration.windows, self._misses.compared > before
-        clear = windows and not windows[-1].surprise and not self._calibration.doubtful
-        self._wrong = bool(clear and compared and abs(self._misses.last) > ADAPT)
+        clear = complete and self._misses.compared > before
+        clear = clear and not calibration.windows[-1].surprise and not calibration.doubtful
+        self._wrong = clear and abs(self._misses.last) > ADAPT
 
     def work(self) -> None:
         """Learn from a prediction that was wrong."""
@@ -128,6 +133,12 @@ class Metanet(Twin):
             stretch = np.exp(calibration.stretch(calibration.rows(list(self._learned.off)))[0])
             self._learned.learn(calibration.now(), stretch)
         self._wrong = False
+
+    def _complete(self, measurement: Measurement) -> bool:
+        """Whether a window has statistics of workers that send something, and of no more servers than workers."""
+        stats = measurement.stats
+        shared = stats is not None and len(stats.forward_s) > 1 and stats.servers <= len(stats.forward_s)
+        return shared and super()._complete(measurement)
 
     def _valued(self) -> tuple[Floats, Floats]:
         """As the twin has it; but at first each candidate is looked at alone: the network may be wrong anywhere."""
@@ -170,10 +181,10 @@ class Metanet(Twin):
         return np.log(took_s / self._learned.seconds(np.stack(codes), Candidates(table, floor_s)))
 
     def _asked(self, window: Window, off: dict[Config, float]) -> tuple[Array, Candidates]:
-        """A window as the network takes it, encoded anew when what blocks cost, or what ran, is not as it was."""
+        """A window as the network takes it, encoded anew when what blocks cost, or how much ran, is not as it was."""
         calibration, now, latest = self._calibration, self._learned.off, window is self._calibration.windows[-1]
-        key, known = (calibration.overhead, min(len(off), FEW)), self._codes.get(window)
-        if known is None or known[0][1] != key[1] or abs(known[0][0] / key[0] - 1) > SAME:
+        key, known = (calibration.overhead, min(len(off), FEW), float(window.row[0])), self._codes.get(window)
+        if known is None or known[0][1:] != key[1:] or abs(known[0][0] / key[0] - 1) > SAME:
             state = self._now if latest and self._now is not None else calibration.of(window)
             self._learned.off = now if latest else off
             known = self._codes[window] = key, *self._learned.asked(state, window.config)

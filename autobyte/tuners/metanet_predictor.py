@@ -1,5 +1,6 @@
 """The network in the place of a simulator: step times in a state that a calibration tells, and lessons."""
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,21 +39,28 @@ class Learned:
         self._net, replay = stored.shipped("improved")
         self._adaptation = Adaptation(self._net, replay, seed=seed)
         self._static = Static(model)
+        self._noted = False
         self._accumulation = 1
         self._variations: deque[float] = deque(maxlen=VARIATIONS)
         self._latest: tuple[JobState, Mapping[Config, float], State, Vector, Array] | None = None  # encoded
         self.off: Mapping[Config, float] = {}
 
-    def note(self, measurement: Measurement) -> None:
-        """Take in what a window with statistics says beyond links and layers."""
+    def note(self, measurement: Measurement, *, torn: bool) -> None:
+        """Take in what a window says beyond links and layers; steps of a torn one vary for another cause.
+
+        What travels in a step is taken from the first window, and does not change.
+        """
         stats = measurement.stats
         assert stats is not None
-        if stats.wire_bytes and stats.wire_bytes != round(self._static.total_bytes):
+        if not self._noted and stats.wire_bytes and stats.wire_bytes != round(self._static.total_bytes):
             self._static = Static(self._static.model, wire_bytes=stats.wire_bytes)
+        self._noted = True
         speed = float(stats.samples_per_s.mean()) * float(np.mean(measurement.step_s))
-        self._accumulation = max(1, round(speed / self._static.model.batch_size))
-        steps = np.array(measurement.step_s[measurement.warmup :])
-        self._variations.append(float(steps.std() / max(steps.mean(), 1e-12)))
+        if math.isfinite(speed):
+            self._accumulation = max(1, round(speed / self._static.model.batch_size))
+        if not torn:
+            steps = np.array(measurement.step_s[measurement.warmup :])
+            self._variations.append(float(steps.std() / max(steps.mean(), 1e-12)))
 
     def load(self, config: Config, *, workers: int, servers: int) -> Load:
         """What a step puts on the link of each host under a config."""
@@ -143,7 +151,7 @@ class Learned:
             configs=0,
             mean_byte_s=float(byte_s.mean()),
             seen={},
-            variation=float(np.mean(self._variations)),
+            variation=math.fsum(self._variations) / max(1, len(self._variations)),
             regime=0,
             drift=0.0,
         )

@@ -42,7 +42,7 @@ CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
 
 
 class Predictor(Protocol):
-    """Simulates steps of the running job; `autobyte.prediction` is the one."""
+    """Predicts steps of the running job: `autobyte.prediction` by simulation, `metanet_predictor` by a network."""
 
     def load(self, config: Config, *, workers: int, servers: int) -> Load:
         """What a step puts on the links."""

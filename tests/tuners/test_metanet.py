@@ -1,10 +1,12 @@
 """The network as a tuner: finds what is good at once, stands by what it measured, and can do without anything."""
 
 import logging
+import math
 import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,6 +230,41 @@ def test_a_single_worker_has_nothing_to_tune(made: type[Tuner]) -> None:
     job = Job(load("resnet50"), Cluster(1))
     decisions = tune(made(SPACE, model=job.model), World(job), SPACE, budget=4)
     assert not any(decision.failure for decision in decisions)
+
+
+def test_a_torn_window_after_a_decision_that_was_not_made_is_borne() -> None:
+    """Nothing has been asked of the network yet when a window has to be explained."""
+    job = make_job()
+    tuner = Metanet(SPACE, model=job.model)
+    for seed in range(30):
+        tuner.tell(replace(window(job, seed=seed), stats=None))
+        tuner.ask()
+    shown = window(job)
+    tuner.tell(shown)
+    tuner.tell(replace(shown, step_s=tuple(3 * s if k < 6 else s for k, s in enumerate(shown.step_s))))
+    assert tuner.ask() is not None
+
+
+@pytest.mark.parametrize("change", [{"servers": 16}, {"samples_per_s": np.full(8, math.nan)}])
+def test_statistics_that_cannot_be_are_no_end(change: dict[str, Any]) -> None:
+    job = make_job()
+    tuner = Metanet(SPACE, model=job.model)
+    shown = window(job)
+    assert shown.stats is not None
+    tuner.tell(replace(shown, stats=replace(shown.stats, **change)))
+    assert tuner.ask() is not None
+
+
+def test_a_window_without_statistics_is_no_lesson() -> None:
+    job = make_job()
+    tuner = Metanet(SPACE, model=job.model)
+    tuner.tell(window(job))
+    config = tuner.ask() or SPACE.default
+    took_s = (1.5 * tuner._expected[config],) * WINDOW
+    tuner.tell(replace(window(job, config), step_s=took_s, stats=None))
+    known = tuner._learned._net.heads
+    tuner.work()
+    assert tuner._learned._net.heads is known
 
 
 @pytest.mark.parametrize("made", BOTH)
