@@ -9,7 +9,7 @@ from autobyte.config import Config
 from autobyte.job import Cluster, Floats, Job, Layer, Model
 from autobyte.scheduler.policies import make_plan
 from autobyte.simulator import kernel
-from autobyte.tuners.twin_windows import JobState, Load
+from autobyte.tuners.twin_windows import JobState, Load, nominal_s
 
 ALIKE = 0.1  # workers whose times, or links whose rates, differ by less count as alike
 SETTLING = 3  # steps until workers that differ have found their rhythm
@@ -35,14 +35,13 @@ class Simulated:
         """What a step puts on the link of each host under a config."""
         plan = make_plan(self._job, config)
         cluster = Cluster(workers, servers)
-        once, hop = cluster.overhead_s
         total, sizes = plan.job.gradients.total_bytes, plan.tiling.nbytes.astype(float)
         return Load(
             blocks=len(plan.tiling),
             block_bytes=float((sizes * sizes).sum() / max(total, 1)),
             total_bytes=total,
             nbytes=cluster.traffic * total,
-            block_s=once + 2 * (workers - 1) * hop if workers > 1 else 0.0,
+            block_s=nominal_s(workers),
         )
 
     def step_s(self, state: JobState, configs: Sequence[Config], stretch: Floats) -> Floats:

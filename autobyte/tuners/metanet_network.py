@@ -44,18 +44,17 @@ class Network:
         """Whether a window has shown a state yet."""
         return self._known is not None
 
-    def note(self, measurement: Measurement) -> bool:
-        """Take in a window; whether its statistics are of use."""
+    def note(self, measurement: Measurement) -> None:
+        """Take in a window, if its statistics are of use."""
         try:
             state = self._watch_of(measurement).add(measurement)
         except InputError as error:
             if not self._warned:
                 log.warning("the network has no statistics to predict from: %s", error)
             self._warned = True
-            return False
+            return
         vector = describe(state)
         self._known = state, vector, self._net.encode(vector)
-        return True
 
     def _watch_of(self, measurement: Measurement) -> Watch:
         """That of the most likely regime: the one before, an old one that has come back, or a new one."""

@@ -16,7 +16,7 @@ from autobyte.nets import stored
 from autobyte.nets.adaptation import Adaptation, Lesson
 from autobyte.nets.metanet import Array
 from autobyte.trace import Measurement
-from autobyte.tuners.twin_windows import JobState, Load
+from autobyte.tuners.twin_windows import JobState, Load, nominal_s
 
 VARIATIONS = 8  # windows, the latest, that tell how much steps vary
 
@@ -70,7 +70,7 @@ class Learned:
             block_bytes=static.block_bytes(config),
             total_bytes=round(static.total_bytes),
             nbytes=cluster.traffic * static.total_bytes,
-            block_s=_nominal_s(workers),
+            block_s=nominal_s(workers),
         )
 
     def step_s(self, state: JobState, configs: Sequence[Config], stretch: Floats) -> Floats:
@@ -145,7 +145,7 @@ class Learned:
             slowest_backward_s=state.backward_s[slowest],
             up_bytes_per_s=state.up_bytes_per_s,
             down_bytes_per_s=state.down_bytes_per_s,
-            block_s=state.overhead * _nominal_s(workers),
+            block_s=state.overhead * nominal_s(workers),
             byte_s=float(byte_s.max()),
             crowding=0.0,
             configs=0,
@@ -155,9 +155,3 @@ class Learned:
             regime=0,
             drift=0.0,
         )
-
-
-def _nominal_s(workers: int) -> float:
-    """What a block costs by default on the link of each host (s)."""
-    once, hop = Cluster(workers).overhead_s
-    return once + 2 * (workers - 1) * hop if workers > 1 else 0.0

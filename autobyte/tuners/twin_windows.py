@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autobyte.config import Config
-from autobyte.job import Floats
+from autobyte.job import Cluster, Floats
 
 LINK_NOISE = 0.01  # of a pace
 LEAST = 1e-3  # the part of a link's time that bytes take, at least
@@ -93,6 +93,12 @@ class Window:
         """Logarithm of the seconds per byte, if blocks cost so much."""
         pace: Floats = np.log(self.bytes_s(overhead) / self.load.nbytes.max())
         return pace
+
+
+def nominal_s(workers: int) -> float:
+    """What a block costs by default on the link of each host, beyond its bytes (s)."""
+    once, hop = Cluster(workers).overhead_s
+    return once + 2 * (workers - 1) * hop if workers > 1 else 0.0
 
 
 def apart(step_s: Sequence[float], mean_s: float) -> float:

@@ -29,6 +29,7 @@ from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner, metanet_network
 from autobyte.tuners.metanet import Metanet, MetanetPublished
+from autobyte.tuners.twin_calibration import KEEP
 from autobyte.tuning import WARMUP, WINDOW, make_tuner, tune
 
 SPACE = Space()
@@ -84,16 +85,34 @@ def test_a_regime_that_comes_back_is_known() -> None:
     assert regret(make_job(gbit=3.0), slow) <= 0.08
 
 
-def test_regimes_that_the_published_one_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training lasts for weeks, and every window is compared with all regimes."""
+@pytest.mark.parametrize("made", BOTH)
+def test_what_is_remembered_is_bounded(
+    made: type[Metanet | MetanetPublished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training lasts for weeks; every window is compared with all regimes. The published one tells 13 apart here."""
     monkeypatch.setattr(metanet_network, "REGIMES", 8)
     job = make_job()
-    rates = [gbit * GBIT for gbit in np.geomspace(0.01, 1000, 24)]
+    rates = [gbit * GBIT for gbit in np.geomspace(0.01, 1000, 40)]
     changes = tuple(Change(at=20 * (k + 1), up=rate, down=rate) for k, rate in enumerate(rates))
-    tuner = MetanetPublished(SPACE, model=job.model)
-    tune(tuner, World(job, scenario=Scenario("ever new", changes)), SPACE, budget=52)
-    assert tuner._net._number > 8
-    assert len(tuner._net._watches) == 8
+    tuner = made(SPACE, model=job.model)
+    decisions = tune(tuner, World(job, scenario=Scenario("ever new", changes)), SPACE, budget=84)
+    assert sum(len(decision.measurement.step_s) for decision in decisions) == 840
+    if isinstance(tuner, Metanet):
+        assert tuner._calibration._regimes > 16
+        assert len(tuner._calibration.windows) <= KEEP
+        assert {regime for regime, _ in tuner._calibration._first} <= {w.row[0] for w in tuner._calibration.windows}
+    else:
+        assert tuner._net._number > 8
+        assert len(tuner._net._watches) == 8
+
+
+def test_links_that_change_along_with_the_config_are_two_regimes() -> None:
+    """Half of all windows are torn, so that what comes after them runs under another config on another link."""
+    job, start = make_job("alexnet", architecture="allreduce"), Config(113 << 20, 113 << 20)
+    to, fro = (Change(at=at, every=40, up=gbit * GBIT, down=gbit * GBIT) for at, gbit in ((19, 3), (39, 10)))
+    tuner = Metanet(Space(default=start), model=job.model)
+    tune(tuner, World(job, scenario=Scenario("to and fro", (to, fro))), Space(default=start), budget=12)
+    assert tuner._calibration._regimes == 2
 
 
 def test_where_links_fade_it_is_near_the_best_constant() -> None:
@@ -121,7 +140,10 @@ def test_on_a_flat_noisy_landscape_it_rests() -> None:
     assert sum(a != b for a, b in pairwise(configs[10:])) <= 4  # of 50
 
 
-@pytest.mark.parametrize("seed", range(4))
+BEHIND = pytest.mark.xfail(strict=True, reason="7 % slow: what predictions lack is smooth again (docs/design.md)")
+
+
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=BEHIND), 3])
 def test_it_looks_next_to_what_it_chose(seed: int) -> None:
     """A testbed was 15 % faster at half the block, which the network does not expect."""
     rows = [row for row in read(GRID) if (row.cell.model, row.engine, row.cell.rate) == ("resnet50", "ps", GBIT / 2)]
@@ -135,7 +157,7 @@ def test_it_looks_next_to_what_it_chose(seed: int) -> None:
     world = Replay(job, recorded, costs=Calibration.load(CALIBRATION).of(job), seed=seed)
     decisions = tune(Metanet(space, model=job.model, seed=seed), world, space, budget=15)
     chosen = recorded[nearest(decisions[-1].config, recorded)]
-    assert chosen.step_s <= 1.08 * min(point.step_s for point in recorded.values())
+    assert chosen.step_s <= 1.05 * min(point.step_s for point in recorded.values())
 
 
 def _know_nothing(net: Forward) -> None:
