@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 ADAPT = 0.10  # of the observed step time: a prediction that is off by more is a lesson (AutoByte, sec. III-B)
 LACKS = Process(common=0.3, regime=0.1, block=0.05, flight=0.05, octaves=3.0)  # of log(measured / predicted)
+BAR = 0.0125  # of the step time: what the best change must be worth
 SAME = 0.01  # relative, of what a block costs: windows are as they were
 FEW = 3  # configs that ran, from which on more of them are no news to the network
 HOPELESS = 1.5  # times the latest step
@@ -98,6 +99,7 @@ class Metanet(Twin):
     needs = ()
     lacks = LACKS
     least = 0.02
+    bar = BAR
     who = "the network"
 
     def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:

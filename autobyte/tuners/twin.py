@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 
 STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
 HIDDEN = 0.3  # of these doubts, what is left where compute hides all communication
-BAR = 0.0125  # of the step time: what the best change must be worth
 SOON = 3  # windows in which it knows too little for trials that would not pay off at once
 BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
 CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
@@ -60,8 +59,8 @@ class Twin(Tuner):
     steps, and between the pace of links under one config and another: both are Gaussian processes over the configs,
     so that the twin knows where it is wrong, and how sure it is of that. It chooses by the step time it expects, and
     by what a window would tell of all configs (the knowledge gradient); with more bytes in flight than it has seen
-    yet, it expects the worse. Where its simulation keeps missing, the process widens, and it measures more; without
-    statistics it does nothing else.
+    yet, it expects the worse. Where its simulation keeps missing, the process widens, and it measures more; where it
+    has been right, it narrows. Without statistics it measures alone.
 
     Args:
         space, model, seed, budget: as for every tuner.
@@ -72,6 +71,7 @@ class Twin(Tuner):
     needs: ClassVar[tuple[str, ...]] = ("predictor",)
     lacks: ClassVar[Process] = STEPS  # of log(measured / predicted)
     least: ClassVar[float] = 0.0  # see `Calibration`
+    bar: ClassVar[float] = 0.0025  # of the step time: what the best change must be worth
     who: ClassVar[str] = "the twin"
 
     def __init__(
@@ -136,7 +136,7 @@ class Twin(Tuner):
         mean, value = self._valued()
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran = self._calibration.here if self._early else ()  # no trial for what may be as good
-        chosen = choice(self._candidates, self._running, value, lambda config: BAR, mean=mean, ran=ran)
+        chosen = choice(self._candidates, self._running, value, lambda config: self.bar, mean=mean, ran=ran)
         self.brief = self._told < SOON or chosen not in self._known
         return chosen
 
@@ -171,7 +171,10 @@ class Twin(Tuner):
         known, missed = np.array([window.row for window in calibration.windows]), self._missed()
         noise = np.array([max(window.error, NOISE) for window in calibration.windows])
         matters = float(np.clip(hope.min() / self.lacks.local, HIDDEN, 1.0))
-        process = self.lacks.wider(max(matters, self._misses.error / self.lacks.local))
+        right = min(
+            self.lacks.scale(known, missed, noise), 1.0
+        )  # the doubt that is left where simulations were right
+        process = self.lacks.wider(right * max(matters, self._misses.error / self.lacks.local))
         residual, doubt = process.posterior(known, missed, noise, at=rows)
         pace = np.where(likely, np.minimum(wire_s / simulated_s, 1.0) * np.minimum(np.sqrt(variance), 0.3), 0.0)
         exposed = np.minimum(pace, hope) / np.sqrt(np.maximum(variance, 1e-12))

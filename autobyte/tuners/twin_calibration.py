@@ -13,7 +13,7 @@ from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
 from autobyte.tuners.noise import Noise
 from autobyte.tuners.twin_process import Apart, Process
-from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, place
+from autobyte.tuners.twin_windows import BREAK, LEAST, LINK_NOISE, JobState, Load, Window, apart, place
 
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
@@ -32,7 +32,8 @@ SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no s
 DOUBT = 0.15  # of log(seconds per byte), from what was foretold: links that fade do less in a window
 SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
 JOINS = 0.5  # of log(seconds per byte), under two configs
-EXPLAINS = 0.05  # of log(simulated / measured step time)
+LACKS = 0.01  # of log(simulated / measured step time), beyond noise
+MIXED = 0.5  # of the step in which the job changes, by which it may be of either state
 ENOUGH = 0.3  # the part of a window after a change from which statistics of its end can be told
 
 
@@ -77,7 +78,8 @@ class Calibration:
 
         A window in which the job changed shows the mean of two states. Of the first it is known what it looked like,
         so what the second does is told from the rest; where too little of the window is left for that, the window is
-        left out. Steps of the warm-up may still be those of the config before, unless they are as expected.
+        left out. The step in which it changed is of both. Steps of the warm-up may still be those of the config
+        before, unless they are as expected.
 
         Args:
             measurement: the window.
@@ -90,9 +92,12 @@ class Calibration:
             if part < ENOUGH:
                 self._left_out = True
                 return True
-            window = self._end_of(window, measurement.step_s[at:], part)
-        elif self.windows and apart(measurement.step_s[: measurement.warmup], measurement.mean_s) > BREAK:
-            window = self._explained(window)  # statistics have the warm-up, too
+            rest = measurement.step_s[at:]
+            window = self._end_of(window, rest[1:] if len(rest) > 2 else rest, part)
+        elif self.windows:
+            strange = apart(measurement.step_s[: measurement.warmup], measurement.mean_s)
+            if strange > BREAK:  # statistics have the warm-up, too
+                window = self._explained(window, strange * measurement.warmup / len(measurement.step_s))
         before, regimes, left_out = self.regime, self._regimes, self._left_out
         window.row[0] = self._regime_of(window, changed=at > 0 or left_out)
         self._left_out = False
@@ -266,22 +271,31 @@ class Calibration:
                 state.servers,
                 0.0,
             )
-        return self._explained(Window(window.config, window.row, load, state, float(steps.mean()), error))
+        window = Window(window.config, window.row, load, state, float(steps.mean()), error)
+        mixed = MIXED / len(step_s) + (1 - part) / part * LINK_NOISE
+        return self._explained(window, mixed * abs(before.busy_s / window.busy_s - 1) + LINK_NOISE)
 
-    def _explained(self, window: Window) -> Window:
-        """With rates that explain its steps, the nearest to those that were told: a mean tells little of its end."""
+    def _explained(self, window: Window, told: float) -> Window:
+        """With the rates that its statistics and its steps make likely: the mean of two states tells little of one.
+
+        Args:
+            window: whose rates may be those of another state in part.
+            told: by how much they may be off for that, as a logarithm.
+        """
         state, load = self.of(window), window.load
         if state.workers == 1 or not window.step_s > 0:
             return window
         least_s = max(window.step_s - window.compute_s, 0.1 * window.step_s) / 2
-        busy_s = np.append(np.geomspace(least_s, window.step_s, 32), window.busy_s)
+        some_s = np.geomspace(min(least_s, window.busy_s / 2), max(window.step_s, 2 * window.busy_s), 32)
         blocks_s = load.blocks * load.block_s * self.overhead
-        stretch = np.maximum(busy_s - blocks_s, LEAST * busy_s) / window.bytes_s(self.overhead)
-        off = np.abs(np.log(self._step_s(state, window.config, stretch) / window.step_s))
-        nearest = np.where(off <= max(off.min(), EXPLAINS), np.abs(np.log(stretch)), np.inf).argmin()
-        told = window.state
-        rates = np.array([told.up_bytes_per_s, told.down_bytes_per_s]) * (window.busy_s / busy_s[nearest])
-        window.state = replace(told, up_bytes_per_s=rates[0], down_bytes_per_s=rates[1])
+        stretch = np.maximum(some_s - blocks_s, LEAST * some_s) / window.bytes_s(self.overhead)
+        steps = np.log(self._step_s(state, window.config, stretch) / window.step_s)
+        busy = np.linspace(math.log(some_s[0]), math.log(some_s[-1]), 512)
+        off = np.interp(busy, np.log(some_s), steps) / math.hypot(window.error, LACKS)
+        likely = busy[(off**2 + ((busy - math.log(window.busy_s)) / told) ** 2).argmin()]
+        rates = np.array([window.state.up_bytes_per_s, window.state.down_bytes_per_s])
+        up, down = rates * window.busy_s / math.exp(likely)
+        window.state = replace(window.state, up_bytes_per_s=up, down_bytes_per_s=down)
         return window
 
     def _regime_of(self, window: Window, *, changed: bool) -> float:

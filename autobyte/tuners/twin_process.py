@@ -11,6 +11,8 @@ import numpy as np
 from autobyte.job import Floats
 
 TREND = 12.0  # windows for which what fades, fades on as it did
+SCALES = np.linspace(math.log(0.2), math.log(5), 9)  # logarithms of how many times the doubt about configs may be
+SPREAD = 0.5  # of them, before anything was seen
 KNEE = 26.0  # log2 of the bytes in flight at which links that crowd begin to, about
 
 
@@ -50,6 +52,17 @@ class Process:
     def wider(self, factor: float) -> "Process":
         """The same, with so many times the doubt about configs."""
         return replace(self, block=factor * self.block, flight=factor * self.flight)
+
+    def scale(self, rows: Floats, values: Floats, noise: Floats) -> float:
+        """How many times its doubt about configs is, as values with independent noise make likely."""
+        apart, beyond, evidence = Apart(rows, rows, self.octaves), values - self.expected(rows), []
+        for times in np.exp(SCALES):
+            covariance = self.wider(times).covariance(rows, rows, apart) + np.diag(noise**2)
+            misfit = float(beyond @ np.linalg.solve(covariance, beyond))
+            evidence.append(-0.5 * (misfit + np.linalg.slogdet(covariance)[1]))
+        likely = np.array(evidence) - 0.5 * (SCALES / SPREAD) ** 2
+        share = np.exp(likely - likely.max())
+        return math.exp(share @ SCALES / share.sum())
 
     def covariance(self, one: Floats, other: Floats, apart: "Apart | None" = None) -> Floats:
         """Between rows, shape [len(one), len(other)]; `apart` spares what other processes have worked out."""

@@ -364,6 +364,32 @@ def test_the_end_of_a_torn_window_explains_its_steps() -> None:
     np.testing.assert_allclose(told, whole.stats.up_bytes_per_s, rtol=0.1)
 
 
+@pytest.mark.parametrize(("before", "after"), [(1.0, 10.0), (10.0, 1.0)])
+@pytest.mark.parametrize("at", [23, 26])
+def test_the_step_in_which_links_change_is_of_both_states(at: int, before: float, after: float) -> None:
+    """Counted as one of the second, it made links that recover look a tenth slower than they are."""
+    job = make_job("resnet50", gbit=before)
+    change = Change(at=at, up=after * GBIT, down=after * GBIT)
+    world, config, twin = World(job, scenario=Scenario("once", (change,))), Config(4 << 20, 4 << 20), make_twin(job)
+    for _ in range(3):
+        twin.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
+    window = twin._calibration.windows[-1]
+    whole = World(make_job("resnet50", gbit=after)).measure(config, iterations=WINDOW)
+    assert whole.stats is not None
+    assert window.step_s == pytest.approx(whole.mean_s, rel=0.02)
+    np.testing.assert_allclose(window.state.up_bytes_per_s, whole.stats.up_bytes_per_s, rtol=0.03)
+
+
+@pytest.mark.parametrize(("spread", "least", "most"), [(0.0, 0.0, 0.6), (0.03, 0.6, 1.7), (0.12, 1.7, 5.0)])
+def test_doubt_about_configs_follows_the_evidence(spread: float, least: float, most: float) -> None:
+    process, random = Process(common=0.3, block=0.03, flight=0.03, octaves=3.0), np.random.default_rng(3)
+    rows = np.column_stack([np.zeros((24, 2)), random.uniform(18, 28, size=(24, 2))])
+    drawn = Process(block=spread, flight=spread, octaves=3.0).covariance(rows, rows) + 1e-6 * np.eye(24)
+    values = random.multivariate_normal(np.zeros(24), drawn)
+    assert least <= process.scale(rows, values, np.full(24, 0.004)) <= most
+    assert process.scale(rows[:1], values[:1], np.full(1, 0.004)) == pytest.approx(1.0, abs=0.05)
+
+
 def test_links_that_fade_do_not_make_blocks_free() -> None:
     """By a twentieth with every window, while it goes to smaller blocks; it took them for a third of their cost."""
     job = make_job("gpt2", architecture="allreduce")
