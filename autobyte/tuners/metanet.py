@@ -137,10 +137,9 @@ class Metanet(Twin):
         self._wrong = False
 
     def _complete(self, measurement: Measurement) -> bool:
-        """Whether a window has statistics of workers that send something, and of no more servers than workers."""
+        """As the twin has it; and of no more servers than workers."""
         stats = measurement.stats
-        shared = stats is not None and len(stats.forward_s) > 1 and stats.servers <= len(stats.forward_s)
-        return shared and super()._complete(measurement)
+        return stats is not None and stats.servers <= len(stats.forward_s) and super()._complete(measurement)
 
     def _valued(self) -> tuple[Floats, Floats]:
         """As the twin has it; but at first each candidate is looked at alone: the network may be wrong anywhere."""

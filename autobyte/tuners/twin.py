@@ -34,6 +34,7 @@ from autobyte.tuners.twin_windows import JobState, Load, Window
 log = logging.getLogger(__name__)
 
 STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
+BAR = 0.0025  # of the step time: what the best change must be worth
 HIDDEN = 0.3  # of these doubts, what is left where compute hides all communication
 SOON = 3  # windows in which it knows too little for trials that would not pay off at once
 BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
@@ -60,7 +61,7 @@ class Twin(Tuner):
     so that the twin knows where it is wrong, and how sure it is of that. It chooses by the step time it expects, and
     by what a window would tell of all configs (the knowledge gradient); with more bytes in flight than it has seen
     yet, it expects the worse. Where its simulation keeps missing, the process widens, and it measures more; where it
-    has been right, it narrows. Without statistics it measures alone.
+    has been right, it narrows. Without statistics it only measures.
 
     Args:
         space, model, seed, budget: as for every tuner.
@@ -71,7 +72,7 @@ class Twin(Tuner):
     needs: ClassVar[tuple[str, ...]] = ("predictor",)
     lacks: ClassVar[Process] = STEPS  # of log(measured / predicted)
     least: ClassVar[float] = 0.0  # see `Calibration`
-    bar: ClassVar[float] = 0.0025  # of the step time: what the best change must be worth
+    bar: ClassVar[float] = BAR
     who: ClassVar[str] = "the twin"
 
     def __init__(
@@ -171,10 +172,8 @@ class Twin(Tuner):
         known, missed = np.array([window.row for window in calibration.windows]), self._missed()
         noise = np.array([max(window.error, NOISE) for window in calibration.windows])
         matters = float(np.clip(hope.min() / self.lacks.local, HIDDEN, 1.0))
-        right = min(
-            self.lacks.scale(known, missed, noise), 1.0
-        )  # the doubt that is left where simulations were right
-        process = self.lacks.wider(right * max(matters, self._misses.error / self.lacks.local))
+        scale = self.lacks.scale(known, missed, noise)
+        process = self.lacks.wider(min(scale, 1.0) * max(matters, self._misses.error / self.lacks.local))
         residual, doubt = process.posterior(known, missed, noise, at=rows)
         pace = np.where(likely, np.minimum(wire_s / simulated_s, 1.0) * np.minimum(np.sqrt(variance), 0.3), 0.0)
         exposed = np.minimum(pace, hope) / np.sqrt(np.maximum(variance, 1e-12))
@@ -272,15 +271,15 @@ class Twin(Tuner):
         return self._loads[key]
 
     def _complete(self, measurement: Measurement) -> bool:
-        """Whether a window has statistics that can be."""
+        """Whether a window has statistics that can be, of workers that send something."""
         stats = measurement.stats
         if stats is None:
             return False
         times = np.stack([stats.forward_s, stats.backward_s])
         rates = np.stack([stats.up_bytes_per_s, stats.down_bytes_per_s])
         shapes = times.shape == (2, len(stats.forward_s), len(self._model.layers)) and rates.shape == times.shape[:2]
-        return bool(shapes and np.isfinite(times).all() and (times >= 0).all() and times.sum() > 0
-                    and np.isfinite(rates).all() and (rates > 0).all())  # fmt: skip
+        sound = np.isfinite(times).all() and np.isfinite(rates).all() and (times >= 0).all() and (rates > 0).all()
+        return bool(shapes and sound and len(stats.forward_s) > 1 and times.sum() > 0)
 
 
 def _is_coarse(config: Config) -> bool:

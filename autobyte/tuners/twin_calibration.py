@@ -32,8 +32,8 @@ SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no s
 DOUBT = 0.15  # of log(seconds per byte), from what was foretold: links that fade do less in a window
 SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
 JOINS = 0.5  # of log(seconds per byte), under two configs
-LACKS = 0.01  # of log(simulated / measured step time), beyond noise
-MIXED = 0.5  # of the step in which the job changes, by which it may be of either state
+MISSES = 0.01  # of log(simulated / measured step time), beyond noise
+MIXED = 0.5  # of a step: how uncertain it is where in it the job changed
 ENOUGH = 0.3  # the part of a window after a change from which statistics of its end can be told
 
 
@@ -78,8 +78,8 @@ class Calibration:
 
         A window in which the job changed shows the mean of two states. Of the first it is known what it looked like,
         so what the second does is told from the rest; where too little of the window is left for that, the window is
-        left out. The step in which it changed is of both. Steps of the warm-up may still be those of the config
-        before, unless they are as expected.
+        left out. The step in which it changed belongs to both, and is left out where more than two are left. Steps of
+        the warm-up may still be those of the config before, unless they are as expected.
 
         Args:
             measurement: the window.
@@ -95,9 +95,9 @@ class Calibration:
             rest = measurement.step_s[at:]
             window = self._end_of(window, rest[1:] if len(rest) > 2 else rest, part)
         elif self.windows:
-            strange = apart(measurement.step_s[: measurement.warmup], measurement.mean_s)
-            if strange > BREAK:  # statistics have the warm-up, too
-                window = self._explained(window, strange * measurement.warmup / len(measurement.step_s))
+            off = apart(measurement.step_s[: measurement.warmup], measurement.mean_s)
+            if off > BREAK:  # statistics have the warm-up, too
+                window = self._explained(window, off * measurement.warmup / len(measurement.step_s))
         before, regimes, left_out = self.regime, self._regimes, self._left_out
         window.row[0] = self._regime_of(window, changed=at > 0 or left_out)
         self._left_out = False
@@ -250,7 +250,7 @@ class Calibration:
         """A window as it would be if all of it had been like its last part."""
         steps = np.array(step_s)
         error = self.noise.error_of(step_s, otherwise=window.error)
-        before, state, load = self.windows[-1], window.state, window.load
+        before, state, load, told = self.windows[-1], window.state, window.load, 1 - part
         if before.state.workers == state.workers and before.state.servers == state.servers:
             old = self.of(before)
             stretch = math.exp(float(self._paces(window.row[None] + [before.row[0], 0, 0, 0])[0][0])
@@ -271,19 +271,19 @@ class Calibration:
                 state.servers,
                 0.0,
             )
-        window = Window(window.config, window.row, load, state, float(steps.mean()), error)
-        mixed = MIXED / len(step_s) + (1 - part) / part * LINK_NOISE
-        return self._explained(window, mixed * abs(before.busy_s / window.busy_s - 1) + LINK_NOISE)
+            busy_s = float((load.nbytes / state.up_bytes_per_s).max())
+            told = (MIXED / len(steps) + (1 - part) / part * LINK_NOISE) * abs(before.busy_s / busy_s - 1)
+        return self._explained(Window(window.config, window.row, load, state, float(steps.mean()), error), told)
 
     def _explained(self, window: Window, told: float) -> Window:
         """With the rates that its statistics and its steps make likely: the mean of two states tells little of one.
 
         Args:
             window: whose rates may be those of another state in part.
-            told: by how much they may be off for that, as a logarithm.
+            told: standard deviation of their logarithm for that.
         """
         state, load = self.of(window), window.load
-        if state.workers == 1 or not window.step_s > 0:
+        if not window.step_s > 0:
             return window
         least_s = max(window.step_s - window.compute_s, 0.1 * window.step_s) / 2
         some_s = np.geomspace(min(least_s, window.busy_s / 2), max(window.step_s, 2 * window.busy_s), 32)
@@ -291,7 +291,8 @@ class Calibration:
         stretch = np.maximum(some_s - blocks_s, LEAST * some_s) / window.bytes_s(self.overhead)
         steps = np.log(self._step_s(state, window.config, stretch) / window.step_s)
         busy = np.linspace(math.log(some_s[0]), math.log(some_s[-1]), 512)
-        off = np.interp(busy, np.log(some_s), steps) / math.hypot(window.error, LACKS)
+        off = np.interp(busy, np.log(some_s), steps) / math.hypot(window.error, MISSES)
+        told = math.hypot(told, LINK_NOISE)
         likely = busy[(off**2 + ((busy - math.log(window.busy_s)) / told) ** 2).argmin()]
         rates = np.array([window.state.up_bytes_per_s, window.state.down_bytes_per_s])
         up, down = rates * window.busy_s / math.exp(likely)

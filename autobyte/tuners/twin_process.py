@@ -54,7 +54,7 @@ class Process:
         return replace(self, block=factor * self.block, flight=factor * self.flight)
 
     def scale(self, rows: Floats, values: Floats, noise: Floats) -> float:
-        """How many times its doubt about configs is, as values with independent noise make likely."""
+        """What to multiply its doubt about configs by, 0.2 to 5, as values with independent noise have it."""
         apart, beyond, evidence = Apart(rows, rows, self.octaves), values - self.expected(rows), []
         for times in np.exp(SCALES):
             covariance = self.wider(times).covariance(rows, rows, apart) + np.diag(noise**2)
