@@ -280,7 +280,7 @@ note(
     if slow
     else "",
     "Why: what is left is predicted to be less than it would take to change. The published trigger asks for a "
-    "predicted gain of 5 %; our meta-network for 1 % and what a trial could find, the twin for 1.25 %."
+    "predicted gain of 5 %; our meta-network for 1.25 %, the twin for 0.25 %, what a trial could find included."
     if slow
     else "",
     "Within three predictions from both starts, on both architectures, in the median: " + ", ".join(quick) + "."

@@ -23,6 +23,7 @@ class Noise:
 
     def __init__(self) -> None:
         self._variances: deque[float] = deque(maxlen=KEEP)
+        self._asked: tuple[tuple[tuple[float, ...], float | None], int] | None = None  # of `broken`, and its answer
 
     def error(self, measurement: Measurement) -> float:
         """Take in a window; the standard error of its mean step, as a part of it."""
@@ -45,7 +46,10 @@ class Noise:
 
     def broken(self, step_s: Sequence[float]) -> int:
         """The step from which a window's step times are others than before it; 0 where they are not."""
-        return broken(step_s, usual=self._usual, counts=PRIOR)
+        key = tuple(step_s), self._usual
+        if self._asked is None or self._asked[0] != key:  # a window is asked about by several
+            self._asked = key, broken(step_s, usual=self._usual, counts=PRIOR)
+        return self._asked[1]
 
     @property
     def _usual(self) -> float | None:

@@ -55,12 +55,11 @@ class Process:
 
     def scale(self, rows: Floats, values: Floats, noise: Floats) -> float:
         """What to multiply its doubt about configs by, 0.2 to 5, as values with independent noise have it."""
-        apart, beyond, evidence = Apart(rows, rows, self.octaves), values - self.expected(rows), []
-        for times in np.exp(SCALES):
-            covariance = self.wider(times).covariance(rows, rows, apart) + np.diag(noise**2)
-            misfit = float(beyond @ np.linalg.solve(covariance, beyond))
-            evidence.append(-0.5 * (misfit + np.linalg.slogdet(covariance)[1]))
-        likely = np.array(evidence) - 0.5 * (SCALES / SPREAD) ** 2
+        apart, beyond = Apart(rows, rows, self.octaves), values - self.expected(rows)
+        common, as_it_is = self.wider(0.0).covariance(rows, rows, apart), self.covariance(rows, rows, apart)
+        covariance = common + np.diag(noise**2) + np.exp(2 * SCALES)[:, None, None] * (as_it_is - common)
+        misfit = np.linalg.solve(covariance, beyond[:, None])[..., 0] @ beyond
+        likely = -0.5 * (misfit + np.linalg.slogdet(covariance)[1] + (SCALES / SPREAD) ** 2)
         share = np.exp(likely - likely.max())
         return math.exp(share @ SCALES / share.sum())
 
