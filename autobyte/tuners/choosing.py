@@ -117,7 +117,7 @@ def choice(
     candidates: Sequence[Config],
     running: Config,
     value: Floats,
-    bar: Callable[[Config], float],
+    bar: float,
     *,
     mean: Floats | None = None,
     ran: Collection[Config] = (),
@@ -140,7 +140,7 @@ def choice(
     if running not in candidates:
         return candidates[best]
     gain = float(value[most] - value[candidates.index(running)])
-    return candidates[best] if gain >= math.log1p(bar(candidates[best])) else running
+    return candidates[best] if gain >= math.log1p(bar) else running
 
 
 def measured_alone(

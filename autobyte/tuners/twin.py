@@ -137,7 +137,7 @@ class Twin(Tuner):
         mean, value = self._valued()
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran = self._calibration.here if self._early else ()  # no trial for what may be as good
-        chosen = choice(self._candidates, self._running, value, lambda config: self.bar, mean=mean, ran=ran)
+        chosen = choice(self._candidates, self._running, value, self.bar, mean=mean, ran=ran)
         self.brief = self._told < SOON or chosen not in self._known
         return chosen
 

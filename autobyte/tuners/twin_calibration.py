@@ -250,8 +250,9 @@ class Calibration:
         """A window as it would be if all of it had been like its last part."""
         steps = np.array(step_s)
         error = self.noise.error_of(step_s, otherwise=window.error)
-        before, state, load, told = self.windows[-1], window.state, window.load, 1 - part
-        if before.state.workers == state.workers and before.state.servers == state.servers:
+        before, state, load = self.windows[-1], window.state, window.load
+        as_many = before.state.workers == state.workers and before.state.servers == state.servers
+        if as_many:
             old = self.of(before)
             stretch = math.exp(float(self._paces(window.row[None] + [before.row[0], 0, 0, 0])[0][0])
                                - float(before.pace(self.overhead)))  # fmt: skip
@@ -271,9 +272,9 @@ class Calibration:
                 state.servers,
                 0.0,
             )
-            busy_s = float((load.nbytes / state.up_bytes_per_s).max())
-            told = (MIXED / len(steps) + (1 - part) / part * LINK_NOISE) * abs(before.busy_s / busy_s - 1)
-        return self._explained(Window(window.config, window.row, load, state, float(steps.mean()), error), told)
+        end_of = Window(window.config, window.row, load, state, float(steps.mean()), error)
+        mixed = (MIXED / len(steps) + (1 - part) / part * LINK_NOISE) * abs(before.busy_s / end_of.busy_s - 1)
+        return self._explained(end_of, mixed if as_many else 1 - part)
 
     def _explained(self, window: Window, told: float) -> Window:
         """With the rates that its statistics and its steps make likely: the mean of two states tells little of one.

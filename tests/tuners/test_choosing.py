@@ -64,10 +64,10 @@ def test_who_cannot_win_is_worth_nothing() -> None:
 def test_of_what_is_worth_about_as_much_the_one_that_is_expected_fastest() -> None:
     candidates = [Config(1 << k, 1 << k) for k in (20, 21, 22)]
     value, mean = np.array([0.0, 0.031, 0.035]), np.array([0.02, 0.0, 0.05])
-    at_all = {"value": value, "bar": lambda config: 0.01}
+    at_all = {"value": value, "bar": 0.01}
     assert choice(candidates, candidates[0], **at_all) == candidates[2]
     assert choice(candidates, candidates[0], mean=mean, **at_all) == candidates[1]
-    assert choice(candidates, candidates[0], mean=mean, value=value, bar=lambda config: 0.05) == candidates[0]
+    assert choice(candidates, candidates[0], mean=mean, value=value, bar=0.05) == candidates[0]
     assert choice(candidates, candidates[0], mean=mean, ran={candidates[2]}, **at_all) == candidates[2]
     assert choice(candidates, candidates[0], mean=mean, ran={candidates[0]}, **at_all) == candidates[1]
 
