@@ -86,8 +86,8 @@ class Metanet(Twin):
 
     What was measured stands: the difference between measured and predicted steps is a Gaussian process over the
     configs. What blocks and bytes cost, what configs change about that, regimes that come back, links that fade and
-    windows that are torn are told as the twin tells them (`twin_calibration.py`). Where a prediction in the same
-    regime was off by more than 10 %, the heads learn from the job. Without statistics it measures.
+    windows that are torn are told as the twin tells them (`twin_calibration.py`, `twin_torn.py`). Where a prediction
+    in the same regime was off by more than 10 %, the heads learn from the job. Without statistics it measures.
 
     Args:
         space, model, seed, budget: as for every tuner.

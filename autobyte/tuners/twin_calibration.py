@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
 from autobyte.tuners.noise import Noise
 from autobyte.tuners.twin_process import Apart, Process
-from autobyte.tuners.twin_windows import BREAK, LEAST, LINK_NOISE, JobState, Load, Window, apart, place
+from autobyte.tuners.twin_torn import ENOUGH, StepS, end_of, explained, rest_of
+from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, place
 
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
@@ -32,9 +32,6 @@ SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no s
 DOUBT = 0.15  # of log(seconds per byte), from what was foretold: links that fade do less in a window
 SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
 JOINS = 0.5  # of log(seconds per byte), under two configs
-MISSES = 0.01  # of log(simulated / measured step time), beyond noise
-MIXED = 0.5  # of a step: how uncertain it is where in it the job changed
-ENOUGH = 0.3  # the part of a window after a change from which statistics of its end can be told
 
 
 class Calibration:
@@ -54,7 +51,7 @@ class Calibration:
     def __init__(
         self,
         load: Callable[[Config, int, int], Load],
-        step_s: Callable[[JobState, Config, Floats], Floats],
+        step_s: StepS,
         *,
         least: float = 0.0,
     ) -> None:
@@ -92,8 +89,7 @@ class Calibration:
             if part < ENOUGH:
                 self._left_out = True
                 return True
-            rest = measurement.step_s[at:]
-            window = self._end_of(window, rest[1:] if len(rest) > 2 else rest, part)
+            window = self._end_of(window, rest_of(measurement.step_s, at), part)
         elif self.windows:
             off = apart(measurement.step_s[: measurement.warmup], measurement.mean_s)
             if off > BREAK:  # statistics have the warm-up, too
@@ -246,59 +242,16 @@ class Calibration:
             return at if self.windows and abs(min(measurement.step_s[:at]) / expected_s - 1) < BREAK / 2 else 0
         return at if self.windows else 0
 
-    def _end_of(self, window: Window, step_s: Sequence[float], part: float) -> Window:
+    def _end_of(self, window: Window, rest: Sequence[float], part: float) -> Window:
         """A window as it would be if all of it had been like its last part."""
-        steps = np.array(step_s)
-        error = self.noise.error_of(step_s, otherwise=window.error)
-        before, state, load = self.windows[-1], window.state, window.load
-        as_many = before.state.workers == state.workers and before.state.servers == state.servers
-        if as_many:
-            old = self.of(before)
-            stretch = math.exp(float(self._paces(window.row[None] + [before.row[0], 0, 0, 0])[0][0])
-                               - float(before.pace(self.overhead)))  # fmt: skip
-            blocks_s = load.blocks * load.block_s * self.overhead
-
-            def end(mixed: Floats, first: Floats) -> Floats:
-                """Of two states' mean the second, as far as that can be."""
-                return np.clip((mixed - (1 - part) * first) / part, 0.1 * mixed, mixed / part)
-
-            up_s = load.nbytes / old.up_bytes_per_s * stretch + blocks_s
-            down_s = load.nbytes / old.down_bytes_per_s * stretch + blocks_s * (state.servers == 0)
-            state = JobState(
-                end(state.forward_s, before.state.forward_s),
-                end(state.backward_s, before.state.backward_s),
-                load.nbytes / end(load.nbytes / state.up_bytes_per_s, up_s),
-                load.nbytes / end(load.nbytes / state.down_bytes_per_s, down_s),
-                state.servers,
-                0.0,
-            )
-        end_of = Window(window.config, window.row, load, state, float(steps.mean()), error)
-        mixed = (MIXED / len(steps) + (1 - part) / part * LINK_NOISE) * abs(before.busy_s / end_of.busy_s - 1)
-        return self._explained(end_of, mixed if as_many else 1 - part)
+        before, error = self.windows[-1], self.noise.error_of(rest, otherwise=window.error)
+        beyond = self._paces(window.row[None] + [before.row[0], 0, 0, 0])[0][0] - before.pace(self.overhead)
+        old, stretch = self.of(before), math.exp(float(beyond))
+        return self._explained(*end_of(window, rest, part, error, before=before, old=old, stretch=stretch))
 
     def _explained(self, window: Window, told: float) -> Window:
-        """With the rates that its statistics and its steps make likely: the mean of two states tells little of one.
-
-        Args:
-            window: whose rates may be those of another state in part.
-            told: standard deviation of their logarithm for that.
-        """
-        state, load = self.of(window), window.load
-        if not window.step_s > 0:
-            return window
-        least_s = max(window.step_s - window.compute_s, 0.1 * window.step_s) / 2
-        some_s = np.geomspace(min(least_s, window.busy_s / 2), max(window.step_s, 2 * window.busy_s), 32)
-        blocks_s = load.blocks * load.block_s * self.overhead
-        stretch = np.maximum(some_s - blocks_s, LEAST * some_s) / window.bytes_s(self.overhead)
-        steps = np.log(self._step_s(state, window.config, stretch) / window.step_s)
-        busy = np.linspace(math.log(some_s[0]), math.log(some_s[-1]), 512)
-        off = np.interp(busy, np.log(some_s), steps) / math.hypot(window.error, MISSES)
-        told = math.hypot(told, LINK_NOISE)
-        likely = busy[(off**2 + ((busy - math.log(window.busy_s)) / told) ** 2).argmin()]
-        rates = np.array([window.state.up_bytes_per_s, window.state.down_bytes_per_s])
-        up, down = rates * window.busy_s / math.exp(likely)
-        window.state = replace(window.state, up_bytes_per_s=up, down_bytes_per_s=down)
-        return window
+        """With rates that its steps make likely, too."""
+        return explained(window, told, self.of(window), self._step_s)
 
     def _regime_of(self, window: Window, *, changed: bool) -> float:
         """The regime that explains a window, the current one first; a new one where none does.
