@@ -22,7 +22,7 @@ from autobyte.tuners.base import Tuner
 from autobyte.tuners.choosing import OCTAVES, Belief, ahead, every, worth
 from autobyte.tuners.metanet_network import Network
 from autobyte.tuners.metanet_predictor import Learned
-from autobyte.tuners.trigger import PAPER, Misses
+from autobyte.tuners.trigger import PAPER, Misses, Trigger
 from autobyte.tuners.twin import Twin
 from autobyte.tuners.twin_process import Process
 from autobyte.tuners.twin_windows import JobState, Window
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 ADAPT = 0.10  # of the observed step time: a prediction that is off by more is a lesson (AutoByte, sec. III-B)
 LACKS = Process(common=0.3, regime=0.1, block=0.05, flight=0.05, octaves=3.0)  # of log(measured / predicted)
-BAR = 0.0125  # of the step time: what the best change must be worth
+TRIGGER = Trigger(floor=0.0125, errors=0.0)
 SAME = 0.01  # relative, of what a block costs: windows are as they were
 FEW = 3  # configs that ran, from which on more of them are no news to the network
 HOPELESS = 1.5  # times the latest step
@@ -99,7 +99,7 @@ class Metanet(Twin):
     needs = ()
     lacks = LACKS
     least = 0.02
-    bar = BAR
+    trigger = TRIGGER
     who = "the network"
 
     def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:

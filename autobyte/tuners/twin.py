@@ -26,7 +26,7 @@ from autobyte.tuners.choosing import (
     worth,
     worth_together,
 )
-from autobyte.tuners.trigger import Backoff, Misses
+from autobyte.tuners.trigger import Backoff, Misses, Trigger
 from autobyte.tuners.twin_calibration import Calibration
 from autobyte.tuners.twin_process import Process
 from autobyte.tuners.twin_windows import JobState, Load, Window
@@ -34,7 +34,7 @@ from autobyte.tuners.twin_windows import JobState, Load, Window
 log = logging.getLogger(__name__)
 
 STEPS = Process(common=0.3, regime=0.05, block=0.03, flight=0.03, octaves=3.0)  # of log(measured / simulated)
-BAR = 0.0025  # of the step time: what the best change must be worth
+TRIGGER = Trigger(floor=0.0025, errors=0.0)  # its errors are in what it expects of a change already
 HIDDEN = 0.3  # of these doubts, what is left where compute hides all communication
 SOON = 3  # windows in which it knows too little for trials that would not pay off at once
 BATCH, MARGIN = 16, 1.05  # candidates are simulated in batches until none that is left can be within 5 % of the best
@@ -72,7 +72,7 @@ class Twin(Tuner):
     needs: ClassVar[tuple[str, ...]] = ("predictor",)
     lacks: ClassVar[Process] = STEPS  # of log(measured / predicted)
     least: ClassVar[float] = 0.0  # see `Calibration`
-    bar: ClassVar[float] = BAR
+    trigger: ClassVar[Trigger] = TRIGGER
     who: ClassVar[str] = "the twin"
 
     def __init__(
@@ -137,7 +137,8 @@ class Twin(Tuner):
         mean, value = self._valued()
         self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
         ran = self._calibration.here if self._early else ()  # no trial for what may be as good
-        chosen = choice(self._candidates, self._running, value, self.bar, mean=mean, ran=ran)
+        bar = self.trigger.bar(self._misses.error)
+        chosen = choice(self._candidates, self._running, value, bar, mean=mean, ran=ran)
         self.brief = self._told < SOON or chosen not in self._known
         return chosen
 
