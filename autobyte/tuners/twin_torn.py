@@ -1,4 +1,4 @@
-"""Windows in which the job changed: when it did, and what is told of the state that they end in."""
+"""Windows in which the job changed: what is told of the state that they end in."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ StepS = Callable[[JobState, Config, Floats], Floats]
 
 
 def rest_of(step_s: Sequence[float], at: int) -> Sequence[float]:
-    """Steps of the second state: that in which the job changed is of both, and left out where two are left."""
+    """Steps of the second state: that in which the job changed is of both, and left out where that leaves two."""
     rest = step_s[at:]
     return rest[1:] if len(rest) > 2 else rest
 
