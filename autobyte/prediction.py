@@ -35,10 +35,10 @@ class Simulated:
         """What a step puts on the link of each host under a config."""
         plan = make_plan(self._job, config)
         cluster = Cluster(workers, servers)
-        total, sizes = plan.job.gradients.total_bytes, plan.tiling.nbytes.astype(float)
+        total = plan.job.gradients.total_bytes
         return Load(
             blocks=len(plan.tiling),
-            block_bytes=float((sizes * sizes).sum() / max(total, 1)),
+            block_bytes=plan.tiling.mean_block_bytes,
             total_bytes=total,
             nbytes=cluster.traffic * total,
             block_s=nominal_s(workers),

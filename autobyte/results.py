@@ -203,8 +203,8 @@ def _reported(path: Path) -> Iterator[None]:
 def _pack(stats: RuntimeStats | None) -> bytes | None:
     if stats is None:
         return None
-    file = io.BytesIO()
-    np.savez_compressed(file, **dict(zip((f.name for f in fields(stats)), astuple(stats), strict=True)))
+    file, columns = io.BytesIO(), zip((f.name for f in fields(stats)), astuple(stats), strict=True)
+    np.savez_compressed(file, **{name: column for name, column in columns if column is not None})
     return file.getvalue()
 
 

@@ -138,6 +138,9 @@ class RuntimeStats:
         samples_per_s: V, every worker's own speed, shape [workers].
         servers: arc, how many parameter servers there are; 0 is all-reduce.
         wire_bytes: of gradient that travel in a step; 0: as many as the model has.
+        sends: beyond Table II, of the large blocks that a worker's host sent in a step, and of those of them that
+            started while at most half of the credit was in flight: how many, bytes, time for which they kept its link
+            busy (s), and bytes × bytes in flight; shape [workers, 2, 4]. None where that was not measured.
 
     Raises:
         InputError: shapes that do not go together.
@@ -150,6 +153,7 @@ class RuntimeStats:
     samples_per_s: Floats
     servers: int = 0
     wire_bytes: int = 0
+    sends: Floats | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "servers", int(self.servers))
@@ -161,6 +165,8 @@ class RuntimeStats:
             raise InputError(
                 f"statistics are twice [workers, layers] and three times [workers], not {[times, *shapes]}"
             )
+        if self.sends is not None and np.shape(self.sends) != (times[0], 2, 4):
+            raise InputError(f"sends are [workers, 2, 4], not {list(np.shape(self.sends))}")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from autobyte.trace import Measurement, RuntimeStats
 
 RUN = {"job": {"model": "vgg16", "workers": 8}, "budget": 30}
 LAYERS, WORKERS = np.arange(6.0).reshape(2, 3) / 7, np.arange(2.0)
-STATS = RuntimeStats(LAYERS, LAYERS + 1, WORKERS, WORKERS + 1, WORKERS + 2, 3, 1 << 20)
+STATS = RuntimeStats(
+    LAYERS, LAYERS + 1, WORKERS, WORKERS + 1, WORKERS + 2, 3, 1 << 20, np.arange(16.0).reshape(2, 2, 4)
+)
 TRIAL = Measurement(Config(4_000_000, 16_000_000, "mine", {"fusion": 1.0}), 20, (0.1, 0.2, 1 / 3), 1, STATS)
 KEY: dict[str, Any] = {"tuner": "random", "seed": 3, "number": 2}
 
@@ -48,6 +50,15 @@ def test_a_trial_is_found_as_it_was_kept(path: Path) -> None:
     assert found.stats is not None
     for field in fields(STATS):
         assert np.array_equal(getattr(found.stats, field.name), getattr(STATS, field.name))
+
+
+def test_statistics_that_were_not_measured_are_none_again(path: Path) -> None:
+    with Results.open(path, run=RUN) as results:
+        results.add(replace(TRIAL, stats=replace(STATS, sends=None)), **KEY)
+        found = results.find(**KEY)
+    assert found is not None
+    assert found.stats is not None
+    assert found.stats.sends is None
 
 
 @pytest.mark.parametrize("other", [{"tuner": "grid"}, {"seed": 4}, {"number": 1}])

@@ -231,3 +231,11 @@ def test_statistics_whose_shapes_do_not_go_together_are_refused(torn: str) -> No
     assert RuntimeStats(**parts).servers == 0
     with pytest.raises(InputError, match=r"twice \[workers, layers\] and three times \[workers\], not \["):
         RuntimeStats(**parts | {torn: parts[torn][1:]})
+
+
+def test_sends_of_another_shape_are_refused() -> None:
+    parts = {"forward_s": np.ones((2, 3)), "backward_s": np.ones((2, 3))}
+    parts |= dict.fromkeys(("up_bytes_per_s", "down_bytes_per_s", "samples_per_s"), np.ones(2))
+    assert RuntimeStats(**parts, sends=np.ones((2, 2, 4))).sends is not None
+    with pytest.raises(InputError, match=r"^sends are \[workers, 2, 4\], not \[3, 2, 4\]$"):
+        RuntimeStats(**parts, sends=np.ones((3, 2, 4)))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from autobyte.errors import InputError
 from autobyte.job import Gradients, Ints
+from autobyte.scheduler.sends import mean_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,11 @@ class Tiling:
     def nbytes(self) -> Ints:
         """What each block weighs on the wire, shape [blocks]."""
         return self._combine(np.add, (self.stop - self.start) * self.gradients.itemsize[self.tensor])
+
+    @cached_property
+    def mean_block_bytes(self) -> float:
+        """Size of the block that the mean byte travels in."""
+        return mean_block(self.nbytes)
 
     @cached_property
     def order(self) -> Ints:

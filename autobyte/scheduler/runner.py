@@ -22,11 +22,13 @@ class Passage(NamedTuple):
         seconds: since it started, or since another was done while it was under way.
         alone: no other was being sent when it started, none started before it was sent, and then it was in place at
             once.
+        in_flight: bytes that held credit when it had started, its own among them.
     """
 
     nbytes: float
     seconds: float
     alone: bool
+    in_flight: int = 0
 
 
 class Runner:
@@ -118,6 +120,7 @@ class Runner:
         self._flying = [False] * len(plan.tiling)
         self._leaving: set[int] = set()  # started and not sent
         self._alone = [True] * len(plan.tiling)
+        self._beside = [0] * len(plan.tiling)  # bytes in flight when a block had started
         self._under_way = 0
 
     def _on_ready(self, tensor: int) -> None:
@@ -148,7 +151,7 @@ class Runner:
         nbytes = block.nbytes if block.op is Op.ALL_REDUCE else block.nbytes / 2  # a half has half of the traffic
         passed_s = now - self._since_s
         alone = self._alone[block.index] and now - self._sent_s[block.index] <= AT_ONCE * passed_s
-        passage = Passage(nbytes, passed_s, alone)
+        passage = Passage(nbytes, passed_s, alone, self._beside[block.index])
         self.passages.append(passage)  # blocks may end in another order than they started in
         self._since_s = now
         self._under_way -= 1
@@ -166,9 +169,12 @@ class Runner:
             self._load(self._core.plan)
 
     def _start(self, blocks: list[Block]) -> None:
+        in_flight = self._core.in_flight_bytes - sum(block.nbytes for block in blocks)
         for block in blocks:
             if self._broken:
                 return
+            in_flight += block.nbytes
+            self._beside[block.index] = in_flight
             self._start_s[block.index] = self._clock()
             if not self._under_way:
                 self._since_s = self._start_s[block.index]

@@ -16,6 +16,7 @@ from autobyte.job import Floats, Ints, Model
 from autobyte.scenario import STEADY, Scenario
 from autobyte.scheduler.block import Tiling
 from autobyte.scheduler.plan import CreditRule, Overlap, Plan
+from autobyte.scheduler.sends import half_of
 from autobyte.simulator.costs import Costs, Flags
 from autobyte.simulator.effects import PLAIN, Effects
 from autobyte.simulator.simulation import Simulation
@@ -61,6 +62,7 @@ def simulate(
         ready_s=ready_s,
         start_s=out.start_s,
         done_s=out.done_s,
+        sends=out.sends if plan.job.cluster.servers else out.sends[:1].repeat(costs.classes, axis=0),
     )
 
 
@@ -96,6 +98,8 @@ class _Rules(NamedTuple):
     sequence: Ints  # empty: by urgency
     accumulation: int
     ring: bool
+    large: float  # see `sends`
+    light: float
 
 
 class _Costs(NamedTuple):
@@ -136,6 +140,7 @@ class _Out(NamedTuple):
     ready_s: Floats  # per tensor
     start_s: Floats
     done_s: Floats
+    sends: Floats
 
     @classmethod
     def empty(cls, plan: Plan, costs: Costs) -> "_Out":
@@ -151,6 +156,7 @@ class _Out(NamedTuple):
             ready_s=np.zeros(len(plan.job.gradients)),
             start_s=np.zeros(blocks),
             done_s=np.zeros(blocks),
+            sends=np.zeros((classes, 2, 4)),
         )
 
 
@@ -185,6 +191,8 @@ def _rules(plan: Plan) -> _Rules:
         np.empty(0, dtype=np.int64) if plan.sequence is None else plan.sequence,
         plan.job.accumulation,
         plan.job.cluster.servers == 0,
+        plan.tiling.mean_block_bytes / 2,
+        half_of(plan.credit_bytes),
     )
 
 
@@ -212,6 +220,16 @@ def _costs(costs: Costs) -> _Costs:
         compute_slowdown=float(effects.compute_slowdown),
         wire_slowdown=float(effects.wire_slowdown),
     )
+
+
+@njit(cache=True)
+def _note(sends: Floats, size: int, busy_s: float, flight: int, rules: _Rules) -> None:
+    """Add a block to `sends`, if it is a large one"""
+    for kind in range(0 if size < rules.large else 2 if flight <= rules.light else 1):
+        sends[kind, 0] += 1.0
+        sends[kind, 1] += size
+        sends[kind, 2] += busy_s
+        sends[kind, 3] += float(size) * flight
 
 
 @njit(cache=True)
@@ -314,7 +332,7 @@ def _run(table: _Table, compute: _Compute, rules: _Rules, costs: _Costs, out: _O
     )
     up_busy_s, down_busy_s, ends_s = out.up_busy_s, out.down_busy_s, out.ends_s
     order_out, ready_out, start_out, done_out = out.order, out.ready_s, out.start_s, out.done_s
-    spent_forward, spent_backward, waited = out.forward_s, out.backward_s, out.wait_s
+    spent_forward, spent_backward, waited, sends = out.forward_s, out.backward_s, out.wait_s, out.sends
 
     steps, classes = ends_s.shape
     groups, group_size, lanes = (1, classes, 1) if ring else (classes, 1, 2 * classes)
@@ -617,12 +635,15 @@ def _run(table: _Table, compute: _Compute, rules: _Rules, costs: _Costs, out: _O
                     far = near
                     up_free_s[0] = near
                     up_busy_s[0] += hold
+                    _note(sends[0], size, hold, engine_flight[0], rules)
                 else:  # Servers.push
                     begin = max(now, up_free_s[g])
                     hold = (push_hold_s[g] + push_up[iteration, g] * load) * beside
                     near = begin + hold
                     up_free_s[g] = near
                     up_busy_s[g] += hold
+                    back = pull_hold_s + pull_up[iteration, g] * (size * stretch[block]) if serves[g] else 0.0
+                    _note(sends[g], size, hold + back, engine_flight[g], rules)
                     far = begin
                     for other in range(links):
                         if link_serves[other]:

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from autobyte.job import Floats
@@ -159,6 +159,21 @@ class Lane:
         transfer.arrived()
 
 
+@dataclass
+class Sends:
+    """Blocks that a host sent: bytes, how long its link was busy with each (s), bytes in flight at its start."""
+
+    nbytes: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    in_flight: list[int] = field(default_factory=list)
+
+    def note(self, block: Block, seconds: float, in_flight: int) -> None:
+        """One more."""
+        self.nbytes.append(block.nbytes)
+        self.seconds.append(seconds)
+        self.in_flight.append(in_flight)
+
+
 class Network(Protocol):
     """What connects the workers.
 
@@ -179,6 +194,9 @@ class Network(Protocol):
     def down(self, worker_class: int) -> Link:
         """The way into a worker's host."""
 
+    def sent(self, worker_class: int) -> Sends:
+        """What a worker's host sent."""
+
 
 class Ring(Engine):
     """All-reduce among all workers: one pipe, at the pace of the slowest link, that blocks may share."""
@@ -191,6 +209,7 @@ class Ring(Engine):
         self._iteration = 0
         self._in_flight = 0
         self._pipe = Link(environment)  # shared or not, it is busy for as long
+        self._sent = Sends()
         room = costs.effects.sharing
         self._shared = Shared(environment, room=room, urgency=PULL * costs.classes) if room > 1 else None
         self._lane = Lane(environment, latency_s=costs.latency_s, urgency=PUSH * costs.classes)
@@ -205,6 +224,10 @@ class Ring(Engine):
 
     down = up
 
+    def sent(self, worker_class: int) -> Sends:
+        """What all send."""
+        return self._sent
+
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         """Queue a block; its credit returns when it has arrived."""
         costs, effects = self._costs, self._costs.effects
@@ -212,6 +235,7 @@ class Ring(Engine):
         load = block.nbytes * costs.stretch[block.index] * (1.0 + self._in_flight / effects.inflight_bytes)
         beside = 1.0 + effects.wire_slowdown if any(map(self._computing, self.groups[0])) else 1.0
         hold_s = (costs.ring_hold_s[block.index] + costs.ring_s_per_byte[self._iteration] * load) * beside
+        self._sent.note(block, hold_s, self._in_flight)
         through_s = self._pipe.hold(hold_s, earliest_s=self._environment.now)
         if self._shared is None:
             self._through(through_s, block, sent, done)
@@ -256,6 +280,7 @@ class Servers:
         self._in_flight = [0] * costs.classes
         self._up = [Link(environment) for _ in range(costs.classes)]
         self._down = [Link(environment) for _ in costs.link_serves]
+        self._sent = [Sends() for _ in range(costs.classes)]
         self._waiting: dict[int, list[tuple[int, Done]]] = defaultdict(list)
         latency_s, classes = costs.latency_s, costs.classes
         self._pushes, self._pulls = (
@@ -275,6 +300,10 @@ class Servers:
         """The downlink of a class's hosts."""
         return self._down[int(self._costs.link[worker_class])]
 
+    def sent(self, worker_class: int) -> Sends:
+        """What a host of a class sends of its own blocks, there and back."""
+        return self._sent[worker_class]
+
     def push(self, c: int, block: Block, sent: Sent, done: Done) -> None:
         """Send a block of class c to the servers."""
         costs, effects, k = self._costs, self._costs.effects, self._iteration
@@ -284,6 +313,10 @@ class Servers:
         begin_s = max(self._environment.now, self._up[c].free_s)
         hold_s = (costs.push_hold_s[c] + costs.push_up_s_per_byte[k, c] * load) * beside
         near_s = self._up[c].hold(hold_s, earliest_s=begin_s)
+        back_s = 0.0
+        if costs.serves[c]:
+            back_s = costs.pull_hold_s + costs.pull_up_s_per_byte[k, c] * (block.nbytes * costs.stretch[block.index])
+        self._sent[c].note(block, hold_s + back_s, self._in_flight[c])
         far_s = begin_s
         for link, serves in enumerate(costs.link_serves):
             if serves:

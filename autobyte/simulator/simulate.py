@@ -3,11 +3,13 @@
 import numpy as np
 
 from autobyte.errors import InputError
+from autobyte.job import Floats
 from autobyte.scenario import STEADY, Scenario
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.runner import Runner
+from autobyte.scheduler.sends import sends
 from autobyte.simulator.costs import Costs
 from autobyte.simulator.effects import PLAIN, Effects
 from autobyte.simulator.environment import Environment
@@ -97,8 +99,14 @@ class _Run:
             ready_s=np.array([span.ready_s for span in spans]),
             start_s=np.array([span.start_s for span in spans]),
             done_s=np.array([span.done_s for span in spans]),
+            sends=np.array([self._sends(c) for c in each]),
             trace=self._trace,
         )
+
+    def _sends(self, worker_class: int) -> Floats:
+        sent, plan = self._network.sent(worker_class), self._plan
+        columns = (np.array(column, dtype=float) for column in (sent.nbytes, sent.seconds, sent.in_flight))
+        return sends(*columns, large=plan.tiling.mean_block_bytes / 2, credit_bytes=plan.credit_bytes)
 
     def gradient(self, worker_class: int, tensor: int) -> None:
         """Pass a gradient on when every class of the group has it."""

@@ -27,6 +27,7 @@ class Simulation:
         order: blocks in the order in which the first worker started them in the last step, shape [blocks].
         ready_s, start_s, done_s: when each block became ready, started, and was in place on the first worker in the
             last step, from the beginning of the run (s), shape [blocks].
+        sends: of each worker's host over the whole run, as the function of that name has them, shape [classes, 2, 4].
         trace: spans of everything, where asked for.
     """
 
@@ -43,6 +44,7 @@ class Simulation:
     ready_s: Floats
     start_s: Floats
     done_s: Floats
+    sends: Floats
     trace: Trace | None = None
 
     @property
@@ -74,8 +76,8 @@ class Simulation:
             up, down = moved / self.up_busy_s[each], moved / self.down_busy_s[each]
         speed = np.full(job.cluster.workers, self.samples_per_s / job.cluster.workers)
         forward_s, backward_s = self.forward_s[each], self.backward_s[each]
-        wire_bytes = job.gradients.total_bytes
-        return RuntimeStats(forward_s, backward_s, up, down, speed, job.cluster.servers, wire_bytes)
+        sends, wire_bytes = self.sends[each] / len(self.step_s), job.gradients.total_bytes
+        return RuntimeStats(forward_s, backward_s, up, down, speed, job.cluster.servers, wire_bytes, sends)
 
     @property
     def inversions(self) -> int:

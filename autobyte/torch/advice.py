@@ -38,6 +38,7 @@ class Window:
         step_s: of the rank whose median is largest, shape [steps] (s).
         forward_s, backward_s: shape [ranks, layers] (s).
         totals: of the blocks that went over the wire, as `costs.totals` has them, shape [ranks, 4].
+        sent: what they tell of links that crowd, as `costs.sent` has it, shape [ranks, 2, 4]; None where they do not.
     """
 
     config: Config
@@ -46,6 +47,7 @@ class Window:
     forward_s: Floats
     backward_s: Floats
     totals: Floats
+    sent: Floats | None = None
 
     @property
     def per_byte_s(self) -> Floats:
@@ -253,7 +255,8 @@ class Adviser:
         rate = job.cluster.traffic / np.maximum(window.per_byte_s, 1e-15)
         speed = np.full(len(rate), job.model.batch_size / max(window.step_s.mean(), 1e-9))
         servers, wire_bytes = job.cluster.servers, job.gradients.total_bytes
-        stats = RuntimeStats(window.forward_s, window.backward_s, rate, rate, speed, servers, wire_bytes)
+        times = window.forward_s, window.backward_s
+        stats = RuntimeStats(*times, rate, rate, speed, servers, wire_bytes, window.sent)
         measurement = Measurement(window.config, window.first, tuple(window.step_s.tolist()), WARMUP, stats)
         self._try(window, tuning.iterations / WINDOW)
         assert self._search is not None

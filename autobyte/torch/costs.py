@@ -12,11 +12,12 @@ from autobyte.errors import InputError
 from autobyte.job import Floats
 from autobyte.scheduler.alpha_beta import AlphaBeta
 from autobyte.scheduler.runner import Passage
+from autobyte.scheduler.sends import mean_block, sends
 
 APART = 1.5  # ratio of blocks per byte from which two configs tell the cost of a block from that of a byte
 NOMINAL_S = 1e-3  # a block's cost besides its bytes where nothing tells it: 1.3 ms on gloo for one by itself
 BESIDES_S = 2e-4  # the same for one that others travel beside: its start and end hide behind theirs
-TOTALS = 4  # numbers that sum up a window's passages
+TOTALS, SENT = 4, 8  # numbers that sum up a window's passages, and what they tell of links that crowd
 KEEP = 12  # configs: what was seen under others long ago may be of another link
 CHANGED = 0.15  # relative change of a config's time per byte, after which what was known of the link is forgotten
 
@@ -93,6 +94,13 @@ def totals(passages: Sequence[Passage]) -> Floats:
     return np.array(
         [len(passages), nbytes, seconds, _start_s([each for each in passages if each.alone])], dtype=float
     )
+
+
+def sent(passages: Sequence[Passage], steps: int, credit_bytes: int | None) -> Floats:
+    """What passages of so many steps tell of links that crowd, as `RuntimeStats.sends` has it; shape [2, 4]."""
+    rows = [(each.nbytes, each.seconds, each.in_flight) for each in passages]
+    columns = np.array(rows, dtype=float).reshape(-1, 3).T
+    return sends(*columns, large=mean_block(columns[0]) / 2, credit_bytes=credit_bytes) / max(steps, 1)
 
 
 def _start_s(alone: Sequence[Passage]) -> float:

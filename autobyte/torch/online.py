@@ -13,7 +13,7 @@ from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.scheduler.policies import make_plan
 from autobyte.torch.advice import Adviser, Window
-from autobyte.torch.costs import TOTALS, totals
+from autobyte.torch.costs import SENT, TOTALS, sent, totals
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import priced, timed
 from autobyte.torch.times import LayerTimes
@@ -137,10 +137,12 @@ class Online:
     def _end_window(self) -> None:
         rows = self._training.control.gather(torch.from_numpy(self._numbers())).numpy()
         if self.adviser is not None:
-            times = rows[:, WINDOW:-TOTALS].reshape(-1, 2, len(self._layers))
+            times = rows[:, WINDOW : -TOTALS - SENT].reshape(-1, 2, len(self._layers))
+            sent_of = rows[:, -SENT:].reshape(-1, 2, 4)
             steps = max(rows[:, : len(self._steps)], key=np.median)
             config = self._training.config
-            self.adviser.consult(Window(config, self._first, steps, times[:, 0], times[:, 1], rows[:, -TOTALS:]))
+            totals_of = rows[:, -TOTALS - SENT : -SENT]
+            self.adviser.consult(Window(config, self._first, steps, times[:, 0], times[:, 1], totals_of, sent_of))
         self._planned, self._brief = True, False
         self.reset()
 
@@ -151,4 +153,5 @@ class Online:
         if self._samples:  # else the window ended before layers were timed
             self._layer_s = np.median(np.array(self._samples), axis=0)
         passages = list(self._training.session.runner.passages)
-        return np.concatenate([steps, self._layer_s.ravel(), totals(passages)])
+        crowding = sent(passages, len(self._steps), self._training.exchange.plan.credit_bytes)
+        return np.concatenate([steps, self._layer_s.ravel(), totals(passages), crowding.ravel()])

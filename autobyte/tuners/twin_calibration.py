@@ -13,18 +13,25 @@ from autobyte.tuners.base import WINDOW
 from autobyte.tuners.noise import Noise
 from autobyte.tuners.twin_process import Apart, Process
 from autobyte.tuners.twin_torn import ENOUGH, StepS, end_of, explained, rest_of
-from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, place
+from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, evidence, light_of, place
 
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
 OVERHEAD_SPREAD = 0.8  # of its logarithm, before anything is known
 RESTS = 0.03  # by how much, relatively, links that rest may drift
-LINKS = [  # of log(seconds per byte): links that rest or fade; that mind the block, or bytes in flight; that crowd
-    Process(regime=3.0, drift=drift, trend=trend, block=block, flight=flight, crowding=crowding)
-    for drift, trend in ((RESTS, 0.0), (0.05, 1.2))
-    for block in (0.02, 0.15)
-    for flight, crowding in ((0.02, (0.0, 0.0)), (0.2, (0.0, 0.0)), (0.2, (0.4, 0.2)))
-]
+
+
+def _links(crowding: tuple[float, float]) -> list[Process]:
+    """Of log(seconds per byte): links that rest or fade; that mind the block, or bytes in flight; that crowd."""
+    return [
+        Process(regime=3.0, drift=drift, trend=trend, block=block, flight=flight, crowding=crowds)
+        for drift, trend in ((RESTS, 0.0), (0.05, 1.2))
+        for block in (0.02, 0.15)
+        for flight, crowds in ((0.02, (0.0, 0.0)), (0.2, (0.0, 0.0)), (0.2, crowding))
+    ]
+
+
+LINKS, OPEN = _links((0.4, 0.2)), _links((0.6, 0.6))  # by how much they crowd is open where sends tell of it
 ROUND = LINKS[0].octaves  # of all
 RESTING = np.array([process.drift <= RESTS for process in LINKS])
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
@@ -60,6 +67,7 @@ class Calibration:
         self._step_s = step_s
         self.windows: list[Window] = []
         self.overhead = 1.0
+        self._kinds = LINKS
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
         self.noise = Noise()
         self._steps = 0  # so far, of all windows
@@ -170,8 +178,7 @@ class Calibration:
 
     def together(self, rows: Floats) -> Floats:
         """Covariance of the stretch between rows, shape [rows, rows]."""
-        values = np.array([float(window.pace(self.overhead)) for window in self.windows])
-        known, noise = np.array([window.row for window in self.windows]), np.array([w.noise for w in self.windows])
+        known, values, noise = evidence(self.windows, self.overhead)
         apart = Apart(rows, known, ROUND), Apart(known, known, ROUND), Apart(rows, rows, ROUND)
         links, likely = self._likely()
         told = [process.together(known, values - values[-1], noise, at=rows, apart=apart) for process in links]
@@ -187,16 +194,15 @@ class Calibration:
             likely = RESTING * (likely + 1e-12)
             likely /= likely.sum()
         if not self._least:
-            return LINKS, likely
+            return self._kinds, likely
         some = np.flatnonzero(likely >= min(self._least, likely.max()))
-        return [LINKS[index] for index in some], likely[some] / likely[some].sum()
+        return [self._kinds[index] for index in some], likely[some] / likely[some].sum()
 
     def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> tuple[Floats, Floats]:
         """Logarithm of seconds per byte, and its variance; shape [rows]. Told from windows, by default all."""
         windows = windows or self.windows
         links, likely = self._likely(rest=rest)
-        values = np.array([float(window.pace(self.overhead)) for window in windows])
-        known, noise = np.array([window.row for window in windows]), np.array([w.noise for w in windows])
+        known, values, noise = evidence(windows, self.overhead)
         apart = Apart(rows, known, ROUND), Apart(known, known, ROUND)
         told = [process.posterior(known, values - values[-1], noise, at=rows, apart=apart) for process in links]
         means, variances = np.array([mean for mean, _ in told]), np.array([variance for _, variance in told])
@@ -205,13 +211,12 @@ class Calibration:
 
     def _fit(self) -> None:
         """Weigh the costs that a block may have, and how much configs may matter, by how well windows then agree."""
-        rows = np.array([window.row for window in self.windows])
+        rows, paces, noise = evidence(self.windows, OVERHEADS)
         parts = np.array([window.bytes_s(OVERHEADS) / window.busy_s for window in self.windows]).T  # of link time
-        paces = np.array([window.pace(OVERHEADS) for window in self.windows]).T
-        paces -= float(np.log(self.windows[-1].busy_s / self.windows[-1].load.nbytes.max()))
+        paces = paces.T - float(np.log(self.windows[-1].busy_s / self.windows[-1].load.nbytes.max()))
         weights, apart = np.empty((len(LINKS), len(OVERHEADS))), Apart(rows, rows, ROUND)
-        for index, process in enumerate(LINKS):
-            covariance = process.covariance(rows, rows, apart) + np.diag([window.noise**2 for window in self.windows])
+        for index, process in enumerate(self._kinds):
+            covariance = process.covariance(rows, rows, apart) + noise
             beyond = paces - process.expected(rows)
             misfit = (beyond * np.linalg.solve(covariance, beyond.T).T).sum(axis=1)
             weights[index] = -0.5 * (misfit + np.linalg.slogdet(covariance)[1])
@@ -232,7 +237,11 @@ class Calibration:
         state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
         row = np.array([0.0, self._steps / WINDOW, *place(measurement.config, load)])
         self._steps += len(measurement.step_s)
-        return Window(measurement.config, row, load, state, measurement.mean_s, self.noise.error(measurement))
+        window = Window(measurement.config, row, load, state, measurement.mean_s, self.noise.error(measurement))
+        if not row[1]:  # later, other configs tell it themselves
+            window.light = light_of(stats.sends, window)
+            self._kinds = OPEN if window.light else LINKS
+        return window
 
     def _break(self, measurement: Measurement, expected_s: float) -> int:
         """The step of a window from which the job is another; 0 where it is not."""

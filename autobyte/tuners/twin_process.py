@@ -82,7 +82,14 @@ class Process:
     def posterior(
         self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: "Pair | None" = None
     ) -> tuple[Floats, Floats]:
-        """Mean and variance at other rows, after values with independent noise were seen; shape [len(at)] each."""
+        """Mean and variance at other rows, after values with noise were seen; shape [len(at)] each.
+
+        Args:
+            rows, values: seen.
+            noise: deviations where it is independent, shape [rows], or its covariance, shape [rows, rows].
+            at: the other rows.
+            apart: of them and those seen, and of those seen.
+        """
         mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart)
         alone = self.common**2 + self.regime**2 + self.drift**2 + self.trend**2 + self.local**2
         return mean, np.maximum(alone + (self.crowding[1] * _crowd(at)) ** 2 - (across * solved.T).sum(axis=1), 0.0)
@@ -99,7 +106,7 @@ class Process:
     ) -> tuple[Floats, Floats, Floats]:
         """Mean at other rows, what they have in common with those seen, and that solved for."""
         across = self.covariance(at, rows, apart and apart[0])
-        seen = self.covariance(rows, rows, apart and apart[1]) + np.diag(noise**2)
+        seen = self.covariance(rows, rows, apart and apart[1]) + (np.diag(noise**2) if noise.ndim == 1 else noise)
         solved = np.asarray(np.linalg.solve(seen, np.column_stack([values - self.expected(rows), across.T])), float)
         return self.expected(at) + across @ solved[:, 0], across, solved[:, 1:]
 

@@ -10,6 +10,9 @@ from autobyte.config import Config
 from autobyte.job import Cluster, Floats
 
 LINK_NOISE = 0.01  # of a pace
+LIGHT_NOISE = 0.02  # of how much longer bytes take with little in flight
+TELLING, LEVER = 0.5, 2.0  # blocks in a step that start so, at least; how much more is in flight otherwise
+WAITS = 0.1  # by how much longer they take, if they wait for other workers
 LEAST = 1e-3  # the part of a link's time that bytes take, at least
 BREAK, SURE = 0.1, 5.0  # of log(step time) within a window, and in standard errors: the job changed meanwhile
 
@@ -57,6 +60,28 @@ class JobState:
         return len(self.forward_s)
 
 
+@dataclass(frozen=True)
+class Light:
+    """What a window's sends tell of a smaller one: blocks that started with little in flight, beside all of them.
+
+    Args:
+        flight: bytes that were in flight with the mean byte of these (B).
+        blocks_by_byte: blocks per byte, of all and of these, shape [2, workers].
+        busy_by_byte: the time for which they kept a link busy, likewise (s).
+    """
+
+    flight: float
+    blocks_by_byte: Floats
+    busy_by_byte: Floats
+
+    def stretch(self, block_s: Floats | float) -> Floats:
+        """Logarithm of how much longer their bytes take than those of all, if a block costs so much (s)."""
+        blocks_s = np.asarray(block_s)[..., None, None] * self.blocks_by_byte
+        bytes_s = np.maximum(self.busy_by_byte - blocks_s, LEAST * self.busy_by_byte)
+        middle: Floats = np.median(np.log(bytes_s[..., 1, :] / bytes_s[..., 0, :]), axis=-1)
+        return middle
+
+
 @dataclass(eq=False)
 class Window:
     """A window's statistics, and the load that it ran under."""
@@ -68,6 +93,7 @@ class Window:
     step_s: float
     error: float  # of the mean, relative
     surprise: float = 0.0  # by how much the logarithm of its pace was not what the windows before said
+    light: Light | None = None  # what it tells of a smaller window in flight
 
     @property
     def noise(self) -> float:
@@ -93,6 +119,46 @@ class Window:
         """Logarithm of the seconds per byte, if blocks cost so much."""
         pace: Floats = np.log(self.bytes_s(overhead) / self.load.nbytes.max())
         return pace
+
+
+def light_of(sends: Floats | None, window: Window) -> Light | None:
+    """What a window's sends, shape [workers, 2, 4], tell of a smaller one; None where they do not."""
+    if sends is None or not np.isfinite(sends).all():
+        return None
+    if (sends[..., 0] < TELLING).any() or (sends[..., 1:] <= 0).any():
+        return None
+    blocks, nbytes, seconds, flight = sends.transpose(2, 1, 0)
+    every, light = flight.sum(axis=1) / nbytes.sum(axis=1)
+    told = Light(float(light), blocks / nbytes, seconds / nbytes)
+    return told if every >= LEVER * light and told.stretch(window.load.block_s) < WAITS else None
+
+
+def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Floats, Floats, Floats]:
+    """What windows tell of the pace of links: rows as `Process` has them, that of the latest last, paces, noise.
+
+    A window that tells of a smaller one in flight does so in a row of its own, which shares its noise. Blocks that
+    start with little in flight may also wait for other workers: where they take longer than the rest, less is sure.
+
+    Args:
+        windows: the latest last.
+        overhead: what blocks may cost, as a multiple of what is nominal.
+
+    Returns:
+        rows [rows, 4]; logarithms of seconds per byte [rows, ...], as many as overheads; covariance [rows, rows].
+    """
+    rows, paces = [window.row for window in windows], [window.pace(overhead) for window in windows]
+    noise = np.diag([window.noise**2 for window in windows])
+    for place_of, window in enumerate(windows):
+        if window.light is None:
+            continue
+        block_s = window.load.block_s
+        waits = max(0.0, float(window.light.stretch(block_s)))
+        rows = [np.array([*window.row[:3], math.log2(window.light.flight)]), *rows]
+        paces = [paces[place_of] + window.light.stretch(np.asarray(overhead) * block_s), *paces]
+        shared = noise[place_of]
+        noise = np.block([[shared[place_of] + LIGHT_NOISE**2 + waits**2, shared], [shared[:, None], noise]])
+        break  # one of them tells at most
+    return np.array(rows), np.array(paces), noise
 
 
 def nominal_s(workers: int) -> float:

@@ -326,7 +326,7 @@ def test_two_halves_pass_as_one_all_reduce() -> None:
     for half in (0, 1):
         rank.now += 1.0
         rank.engine.finish(half)
-    assert list(rank.runner.passages) == [(200.0, 1.0, True), (200.0, 1.0, True)]
+    assert [each[:3] for each in rank.runner.passages] == [(200.0, 1.0, True), (200.0, 1.0, True)]
 
 
 def test_a_link_is_busy_while_anything_is_under_way() -> None:
@@ -337,6 +337,19 @@ def test_a_link_is_busy_while_anything_is_under_way() -> None:
     rank.at(4.0, rank.engine.finish, 0)
     rank.at(7.0, rank.engine.finish, 1)
     assert [(each.seconds, each.alone) for each in rank.runner.passages] == [(3.0, False), (3.0, False)]
+
+
+def test_a_passage_says_what_was_in_flight_when_it_had_started() -> None:
+    """Blocks that start at once are in flight one after the other; a credit that has come back is not."""
+    rank = Rank(make_plan(4, 4, 4, credit=12))
+    rank.at(1.0, rank.runner.ready, 2)
+    rank.at(1.0, rank.runner.ready, 1)
+    rank.at(2.0, rank.engine.sent, 2)
+    rank.at(3.0, rank.runner.ready, 0)
+    for block in (2, 1, 0):
+        rank.at(4.0, rank.engine.done if block == 2 else rank.engine.finish, block)
+    weigh = rank.runner.passages[0].nbytes
+    assert [each.in_flight / weigh for each in rank.runner.passages] == [1, 2, 2]
 
 
 def test_a_block_that_starts_when_the_one_before_is_sent_travels_alone() -> None:

@@ -13,7 +13,8 @@ from autobyte.simulator import kernel
 from autobyte.simulator.simulate import simulate
 from autobyte.simulator.simulation import Simulation
 
-COLUMNS = ("step_s", "forward_s", "backward_s", "wait_s", "up_busy_s", "down_busy_s", "ready_s", "start_s", "done_s")
+TIMES = ("step_s", "forward_s", "backward_s", "wait_s", "up_busy_s", "down_busy_s", "ready_s", "start_s", "done_s")
+COLUMNS = (*TIMES, "sends")
 
 
 def assert_equal(compiled: Simulation, reference: Simulation) -> None:
