@@ -47,7 +47,7 @@ $(DEMO)/small_vgg.json: | .venv/setup
 	$(BIN)/autobyte profile examples/small_vgg.py:make_model --input 16,3,64,64 --name small_vgg --out $@
 
 test: .venv/test
-	$(BIN)/python -m pytest --ignore tests/benchmarks --ignore tests/paper/test_paper_scripts.py
+	$(SAME) $(BIN)/python -m pytest --ignore tests/benchmarks --ignore tests/paper/test_paper_scripts.py --durations 25
 
 check: .venv/test
 	$(BIN)/ruff format --check .

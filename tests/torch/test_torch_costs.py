@@ -6,7 +6,7 @@ import pytest
 from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.scheduler.runner import Passage
-from autobyte.torch.costs import BESIDES_S, NOMINAL_S, Costs, totals
+from autobyte.torch.costs import BESIDES_S, NOMINAL_S, Costs, sent, totals
 
 PER_BLOCK_S, PER_BYTE_S = 2e-3, 1e-8
 COARSE, FINE = Config(4_000_000, 16_000_000), Config(500_000, 2_000_000)
@@ -107,3 +107,11 @@ def test_an_order_is_made_for_the_link_as_most_windows_saw_it() -> None:
     assert add(Config(9, 9), 0.7) == pytest.approx(1.0)
     assert add(Config(8, 8), 1.1) == pytest.approx(1.0)
     assert add(Config(7, 7), 1.1) == pytest.approx(1.1)
+
+
+def test_what_was_sent_is_of_a_step_and_large_blocks_alone() -> None:
+    made = [Passage(8.0, 2.0, True, 8), Passage(8.0, 1.0, False, 16), Passage(1.0, 5.0, False, 17)] * 10
+    every, light = sent(made, steps=10, credit_bytes=16)
+    assert every.tolist() == [2, 16, 3, 8 * 8 + 8 * 16]
+    assert light.tolist() == [1, 8, 2, 64]
+    assert not sent([], steps=10, credit_bytes=16).any()
