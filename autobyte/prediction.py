@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from autobyte.config import Config
 from autobyte.job import Cluster, Floats, Job, Layer, Model
-from autobyte.scheduler.policies import make_plan
+from autobyte.scheduler.plan import Plan
+from autobyte.scheduler.policies import POLICIES, make_plan
 from autobyte.simulator import kernel
 from autobyte.tuners.twin_windows import JobState, Load, nominal_s
 
@@ -28,12 +30,12 @@ class Simulated:
 
     def __init__(self, job: Job) -> None:
         self._job = replace(job, cluster=Cluster(1))
-        self._state: JobState | None = None
-        self._described = Cluster(1), job.model  # by the state
+        self._plans: dict[Config, Plan] = {}  # of policies that go by gradients alone
+        self._latest: tuple[JobState, kernel.Repeated] | None = None
 
     def load(self, config: Config, *, workers: int, servers: int) -> Load:
         """What a step puts on the link of each host under a config."""
-        plan = make_plan(self._job, config)
+        plan = self._plan(config)
         cluster = Cluster(workers, servers)
         total = plan.job.gradients.total_bytes
         return Load(
@@ -52,33 +54,52 @@ class Simulated:
             configs: what is to be predicted.
             stretch: how much longer bytes take than the state says, shape [configs].
         """
-        if state is not self._state:
-            self._described, self._state = (_cluster(state), _model(self._job.model, state)), state
-        cluster, model = self._described
-        alike = len({*zip(cluster.slowdown, cluster.up_bytes_per_s, cluster.down_bytes_per_s, strict=True)}) == 1
-        seconds = np.empty(len(configs))
-        for index, (config, factor) in enumerate(zip(configs, stretch.tolist(), strict=True)):
-            slower = replace(
-                cluster,
-                up_bytes_per_s=tuple(rate / factor for rate in cluster.up_bytes_per_s),
-                down_bytes_per_s=tuple(rate / factor for rate in cluster.down_bytes_per_s),
-            )
-            plan = make_plan(replace(self._job, model=model, cluster=slower), config)
-            run = kernel.simulate(plan, iterations=1 if alike else SETTLING)
-            seconds[index] = run.step_s[-1]
-        return seconds
+        if self._latest is None or self._latest[0] is not state:
+            cluster = _cluster(state)
+            alike = len({*map(tuple, cluster.table.T.tolist())}) == 1
+            job = replace(self._job, cluster=cluster)
+            self._latest = state, kernel.Repeated(job, _layers_s(state), iterations=1 if alike else SETTLING)
+        runs = self._latest[1]
+        return np.array(
+            [
+                runs.step_s(self._plan(config, state, slower=factor), stretch=factor)
+                for config, factor in zip(configs, stretch.tolist(), strict=True)
+            ]
+        )
+
+    def _plan(self, config: Config, state: JobState | None = None, *, slower: float = 1.0) -> Plan:
+        """What the config's policy makes of the job, and of a state with links that are slower by a factor."""
+        if state is not None and POLICIES[config.policy].timed:
+            model, cluster = _model(self._job.model, state), _slowed(_cluster(state), slower)
+            return make_plan(replace(self._job, model=model, cluster=cluster), config)
+        if config not in self._plans:
+            self._plans[config] = make_plan(self._job, config)
+        return self._plans[config]
 
 
+def _slowed(cluster: Cluster, factor: float) -> Cluster:
+    return replace(
+        cluster,
+        up_bytes_per_s=tuple(rate / factor for rate in cluster.up_bytes_per_s),
+        down_bytes_per_s=tuple(rate / factor for rate in cluster.down_bytes_per_s),
+    )
+
+
+def _layers_s(state: JobState) -> Floats:
+    """Forward and backward, the mean of the workers' (s), shape [2, layers]; how they differ is the cluster's."""
+    return np.array([state.forward_s.mean(axis=0), state.backward_s.mean(axis=0)])
+
+
+@lru_cache(maxsize=1)  # one state, then the next
 def _model(model: Model, state: JobState) -> Model:
-    """The model with the mean of its workers' layer times; how they differ is the cluster's."""
-    forward_s, backward_s = state.forward_s.mean(axis=0).tolist(), state.backward_s.mean(axis=0).tolist()
     layers = [
-        Layer(layer.name, layer.tensors, forward, backward)
-        for layer, forward, backward in zip(model.layers, forward_s, backward_s, strict=True)
+        Layer(layer.name, layer.tensors, forward_s, backward_s)
+        for layer, forward_s, backward_s in zip(model.layers, *_layers_s(state).tolist(), strict=True)
     ]
     return replace(model, layers=tuple(layers))
 
 
+@lru_cache(maxsize=1)
 def _cluster(state: JobState) -> Cluster:
     """Workers and links as they were measured; those that are nearly alike are alike, and on a ring all are.
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from autobyte.errors import InputError
 from autobyte.job import Cluster, Floats, Ints
 from autobyte.scenario import STEADY, Scenario, Timeline
-from autobyte.scheduler.plan import Plan
+from autobyte.scheduler.block import Tiling
 from autobyte.simulator.effects import PLAIN, Effects
 
 Flags = npt.NDArray[np.bool_]
@@ -91,7 +91,8 @@ class Costs:
     @classmethod
     def of(
         cls,
-        plan: Plan,
+        cluster: Cluster,
+        tiling: Tiling,
         *,
         iterations: int,
         first: int = 0,
@@ -99,16 +100,12 @@ class Costs:
         effects: Effects = PLAIN,
         seed: int = 0,
     ) -> Self:
-        """Work out the costs of running a plan for some iterations of a scenario.
+        """Work out the costs of blocks on a cluster for some iterations of a scenario.
 
         Raises:
             InputError: halves of an all-reduce through parameter servers.
         """
-        cluster, count = plan.job.cluster, iterations + 1
-        half = np.where(plan.tiling.halves, 0.5, 1.0)  # of an all-reduce
-        if cluster.servers and plan.tiling.halves.any():
-            raise InputError("a reduce-scatter and an all-gather need all-reduce; servers already push and pull")
-        n, alone = cluster.workers, cluster.workers == 1
+        n, alone, count = cluster.workers, cluster.workers == 1, iterations + 1
         time = Timeline.of(cluster, scenario, first=first, iterations=count)
         jitter = effects.compute_factors(seed=seed, first=first, iterations=count, workers=n)
         constant = not scenario.changes and not effects.jitter
@@ -123,6 +120,7 @@ class Costs:
         hop, hops = cluster.overhead_s[1], 2 * (cluster.nodes - 1)
         messages = np.rint(cluster.servers * (1.0 - share))
         remote = cluster.remote[leader]
+        held_s, latency_s, stretch = of_blocks(cluster, tiling, effects)
         return cls(
             worker_class=worker_class,
             leader=leader,
@@ -137,15 +135,27 @@ class Costs:
             pull_down_s_per_byte=remote[host] / down[:, host],
             serves=share > 0,
             link_serves=share[host] > 0,
-            ring_hold_s=np.zeros(len(half))
-            if alone
-            else cluster.overhead_s[0] + half * cluster.ring_hops_s + effects.overhead_s(plan.tiling.nbytes),
             push_hold_s=np.where(alone, 0.0, cluster.overhead_s[0] / 2 + messages * hop),
             pull_hold_s=0.0 if alone else cluster.overhead_s[0] / 2 + (n - 1) * hop,
-            latency_s=half * (0.0 if alone else cluster.latency_s * (1 if cluster.servers else hops)),
-            stretch=effects.stretch(plan.tiling.nbytes) * half,
+            ring_hold_s=held_s,
+            latency_s=latency_s,
+            stretch=stretch,
             effects=effects,
         )
+
+
+def of_blocks(cluster: Cluster, tiling: Tiling, effects: Effects) -> tuple[Floats, Floats, Floats]:
+    """Those of the costs that each block has of its own: `ring_hold_s`, `latency_s`, `stretch`.
+
+    Raises:
+        InputError: halves of an all-reduce through parameter servers.
+    """
+    if cluster.servers and tiling.halves.any():
+        raise InputError("a reduce-scatter and an all-gather need all-reduce; servers already push and pull")
+    half, alone = np.where(tiling.halves, 0.5, 1.0), cluster.workers == 1  # of an all-reduce
+    held_s = cluster.overhead_s[0] + half * cluster.ring_hops_s + effects.overhead_s(tiling.nbytes)
+    latency_s = half * cluster.latency_s * (1 if cluster.servers else 2 * (cluster.nodes - 1))
+    return (0 * half if alone else held_s), (0 * half if alone else latency_s), effects.stretch(tiling.nbytes) * half
 
 
 def all_alike(cluster: Cluster) -> bool:

@@ -12,12 +12,13 @@ import numpy as np
 from numba import njit
 
 from autobyte.errors import InputError
-from autobyte.job import Floats, Ints, Model
+from autobyte.job import Floats, Ints, Job, Model
 from autobyte.scenario import STEADY, Scenario
 from autobyte.scheduler.block import Tiling
 from autobyte.scheduler.plan import CreditRule, Overlap, Plan
 from autobyte.scheduler.sends import half_of
-from autobyte.simulator.costs import Costs, Flags
+from autobyte.scheduler.tiling import whole_backwards
+from autobyte.simulator.costs import Costs, Flags, of_blocks
 from autobyte.simulator.effects import PLAIN, Effects
 from autobyte.simulator.simulation import Simulation
 
@@ -37,10 +38,17 @@ def simulate(
     """Run a plan for some iterations and say what happened; see `autobyte.simulator.simulate`."""
     if iterations < 1:
         raise InputError(f"iterations must be at least 1, got {iterations}")
-    costs = Costs.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)
-    out = _Out.empty(plan, costs)
+    costs = Costs.of(
+        plan.job.cluster,
+        plan.tiling,
+        iterations=iterations,
+        first=first,
+        scenario=scenario,
+        effects=effects,
+        seed=seed,
+    )
     table = _table(plan.tiling)
-    _run(table, _compute(plan.job.model), _rules(plan), _costs(costs), out)
+    out = _run(table, _compute(plan.job.model), _rules(plan, plan.job), _costs(costs))
     if plan.job.cluster.servers:
         up_busy_s, down_busy_s = out.up_busy_s, out.down_busy_s[costs.link]
     else:
@@ -64,6 +72,37 @@ def simulate(
         done_s=out.done_s,
         sends=out.sends if plan.job.cluster.servers else out.sends[:1].repeat(costs.classes, axis=0),
     )
+
+
+class Repeated:
+    """Runs of one job, plan after plan, at rates that stay and without effects: all else is worked out once.
+
+    Args:
+        job: what is trained on what, whatever job a plan was made for.
+        layers_s: time of every layer forward, and backward (s), in place of the model's; shape [2, layers].
+        iterations: of every run.
+    """
+
+    def __init__(self, job: Job, layers_s: Floats, *, iterations: int) -> None:
+        forward_s, backward_s = np.ascontiguousarray(layers_s)
+        self._job = job
+        self._compute = _Compute(forward_s, backward_s, float(forward_s.sum() + backward_s.sum()))
+        self._costs = _costs(Costs.of(job.cluster, whole_backwards(job.gradients), iterations=iterations))
+        self._blocks: dict[Tiling, tuple[Floats, Floats, Floats]] = {}
+
+    def step_s(self, plan: Plan, *, stretch: float = 1.0) -> float:
+        """Time of the last step (s).
+
+        Args:
+            plan: of these gradients.
+            stretch: how much longer bytes take than the cluster says.
+        """
+        tiling = plan.tiling
+        if tiling not in self._blocks:
+            self._blocks[tiling] = of_blocks(self._job.cluster, tiling, PLAIN)
+        hold_s, latency_s, factor = self._blocks[tiling]
+        costs = self._costs._replace(ring_hold_s=hold_s, latency_s=latency_s, stretch=factor * stretch)
+        return float(_last_step_s(_table(tiling), self._compute, _rules(plan, self._job), costs))
 
 
 class _Table(NamedTuple):
@@ -142,23 +181,6 @@ class _Out(NamedTuple):
     done_s: Floats
     sends: Floats
 
-    @classmethod
-    def empty(cls, plan: Plan, costs: Costs) -> "_Out":
-        classes, layers, blocks = costs.classes, len(plan.job.model.layers), len(plan.tiling)
-        return cls(
-            ends_s=np.zeros((costs.iterations, classes)),
-            forward_s=np.zeros((classes, layers)),
-            backward_s=np.zeros((classes, layers)),
-            wait_s=np.zeros((classes, layers)),
-            up_busy_s=np.zeros(classes),
-            down_busy_s=np.zeros(len(costs.link_serves)),
-            order=np.zeros(blocks, dtype=np.int64),
-            ready_s=np.zeros(len(plan.job.gradients)),
-            start_s=np.zeros(blocks),
-            done_s=np.zeros(blocks),
-            sends=np.zeros((classes, 2, 4)),
-        )
-
 
 @lru_cache(maxsize=256)
 def _table(tiling: Tiling) -> _Table:
@@ -183,14 +205,14 @@ def _compute(model: Model) -> _Compute:
     return _Compute(model.forward_s, model.backward_s, model.compute_s)
 
 
-def _rules(plan: Plan) -> _Rules:
+def _rules(plan: Plan, job: Job) -> _Rules:
     return _Rules(
         -1 if plan.credit_bytes is None else plan.credit_bytes,
         plan.rule is CreditRule.HARD,
         OVERLAPS[plan.overlap],
         np.empty(0, dtype=np.int64) if plan.sequence is None else plan.sequence,
-        plan.job.accumulation,
-        plan.job.cluster.servers == 0,
+        job.accumulation,
+        job.cluster.servers == 0,
         plan.tiling.mean_block_bytes / 2,
         half_of(plan.credit_bytes),
     )
@@ -308,8 +330,34 @@ def _stretch_lane(
 
 
 @njit(cache=True, nogil=True)
-def _run(table: _Table, compute: _Compute, rules: _Rules, costs: _Costs, out: _Out) -> None:
-    """Simulate until every class of workers is through its steps, and fill in `out`.
+def _last_step_s(table: _Table, compute: _Compute, rules: _Rules, costs: _Costs) -> float:
+    ends_s = _run(table, compute, rules, costs).ends_s
+    last_s: float = ends_s[-1].max() - (ends_s[-2].max() if len(ends_s) > 1 else 0.0)
+    return last_s
+
+
+@njit(cache=True, nogil=True)
+def _empty(table: _Table, compute: _Compute, costs: _Costs) -> _Out:
+    steps, classes = costs.compute.shape[0] - 1, costs.compute.shape[1]
+    layers, blocks, tensors = len(compute.forward_s), len(table.nbytes), len(table.layer)
+    return _Out(
+        np.zeros((steps, classes)),
+        np.zeros((classes, layers)),
+        np.zeros((classes, layers)),
+        np.zeros((classes, layers)),
+        np.zeros(classes),
+        np.zeros(len(costs.link_serves)),
+        np.zeros(blocks, dtype=np.int64),
+        np.zeros(tensors),
+        np.zeros(blocks),
+        np.zeros(blocks),
+        np.zeros((classes, 2, 4)),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _run(table: _Table, compute: _Compute, rules: _Rules, costs: _Costs) -> _Out:
+    """Simulate until every class of workers is through its steps.
 
     A turn of the loop is one gradient of a layer that is over, or what follows that layer, or the next event. It
     prepares, then starts blocks, then finishes one, then lets tensors arrive, then begins layers: the order in which
@@ -330,6 +378,7 @@ def _run(table: _Table, compute: _Compute, rules: _Rules, costs: _Costs, out: _O
         costs.compute_slowdown,
         costs.wire_slowdown,
     )
+    out = _empty(table, compute, costs)
     up_busy_s, down_busy_s, ends_s = out.up_busy_s, out.down_busy_s, out.ends_s
     order_out, ready_out, start_out, done_out = out.order, out.ready_s, out.start_s, out.done_s
     spent_forward, spent_backward, waited, sends = out.forward_s, out.backward_s, out.wait_s, out.sends
@@ -506,7 +555,7 @@ def _run(table: _Table, compute: _Compute, rules: _Rules, costs: _Costs, out: _O
                 if when_s[other] < now:
                     event, now = other, when_s[other]
             if now == np.inf:
-                return
+                return out
             if ring and event == classes:  # Shared._over
                 block, part, since_shared_s = shared_block[0], shared_end[0], now
                 served -= 1

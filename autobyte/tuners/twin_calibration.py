@@ -11,7 +11,7 @@ from autobyte.job import Floats
 from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
 from autobyte.tuners.noise import Noise
-from autobyte.tuners.twin_process import Apart, Process
+from autobyte.tuners.twin_process import Apart, Process, Processes, misfit
 from autobyte.tuners.twin_torn import ENOUGH, StepS, end_of, explained, rest_of
 from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, evidence, light_of, place
 
@@ -31,7 +31,8 @@ def _links(crowding: tuple[float, float]) -> list[Process]:
     ]
 
 
-LINKS, OPEN = _links((0.4, 0.2)), _links((0.6, 0.6))  # by how much they crowd is open where sends tell of it
+LINKS = _links((0.4, 0.2))
+USUAL, OPEN = Processes(LINKS), Processes(_links((0.6, 0.6)))  # how much they crowd is open where sends tell of it
 ROUND = LINKS[0].octaves  # of all
 RESTING = np.array([process.drift <= RESTS for process in LINKS])
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
@@ -67,7 +68,7 @@ class Calibration:
         self._step_s = step_s
         self.windows: list[Window] = []
         self.overhead = 1.0
-        self._kinds = LINKS
+        self._kinds = USUAL
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
         self.noise = Noise()
         self._steps = 0  # so far, of all windows
@@ -181,13 +182,12 @@ class Calibration:
         known, values, noise = evidence(self.windows, self.overhead)
         apart = Apart(rows, known, ROUND), Apart(known, known, ROUND), Apart(rows, rows, ROUND)
         links, likely = self._likely()
-        told = [process.together(known, values - values[-1], noise, at=rows, apart=apart) for process in links]
-        means, within = np.array([mean for mean, _ in told]), np.array([covariance for _, covariance in told])
+        means, within = links.together(known, values - values[-1], noise, at=rows, apart=apart)
         off = means - likely @ means
         covariance: Floats = np.tensordot(likely, within, axes=1) + (likely[:, None] * off).T @ off
         return covariance
 
-    def _likely(self, *, rest: bool = False) -> tuple[list[Process], Floats]:
+    def _likely(self, *, rest: bool = False) -> tuple[Processes, Floats]:
         """What links may be like, and how likely that is; those that rest alone, if so wanted."""
         likely = self._links
         if rest:
@@ -196,7 +196,7 @@ class Calibration:
         if not self._least:
             return self._kinds, likely
         some = np.flatnonzero(likely >= min(self._least, likely.max()))
-        return [self._kinds[index] for index in some], likely[some] / likely[some].sum()
+        return self._kinds.some(some), likely[some] / likely[some].sum()
 
     def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> tuple[Floats, Floats]:
         """Logarithm of seconds per byte, and its variance; shape [rows]. Told from windows, by default all."""
@@ -204,8 +204,7 @@ class Calibration:
         links, likely = self._likely(rest=rest)
         known, values, noise = evidence(windows, self.overhead)
         apart = Apart(rows, known, ROUND), Apart(known, known, ROUND)
-        told = [process.posterior(known, values - values[-1], noise, at=rows, apart=apart) for process in links]
-        means, variances = np.array([mean for mean, _ in told]), np.array([variance for _, variance in told])
+        means, variances = links.posterior(known, values - values[-1], noise, at=rows, apart=apart)
         mean = likely @ means
         return mean + values[-1], likely @ (variances + (means - mean) ** 2)
 
@@ -214,12 +213,9 @@ class Calibration:
         rows, paces, noise = evidence(self.windows, OVERHEADS)
         parts = np.array([window.bytes_s(OVERHEADS) / window.busy_s for window in self.windows]).T  # of link time
         paces = paces.T - float(np.log(self.windows[-1].busy_s / self.windows[-1].load.nbytes.max()))
-        weights, apart = np.empty((len(LINKS), len(OVERHEADS))), Apart(rows, rows, ROUND)
-        for index, process in enumerate(self._kinds):
-            covariance = process.covariance(rows, rows, apart) + noise
-            beyond = paces - process.expected(rows)
-            misfit = (beyond * np.linalg.solve(covariance, beyond.T).T).sum(axis=1)
-            weights[index] = -0.5 * (misfit + np.linalg.slogdet(covariance)[1])
+        covariance = self._kinds.covariance(Apart(rows, rows, ROUND)) + noise
+        beyond = paces - self._kinds.expected(rows)[:, None]  # [links, overheads, rows]
+        weights = -0.5 * misfit(covariance, beyond.swapaxes(1, 2))
         weights -= 0.5 * (np.log(OVERHEADS) / OVERHEAD_SPREAD) ** 2
         possible = (parts > LEAST).all(axis=1)
         weights[:, ~possible & possible.any()] = -np.inf
@@ -240,7 +236,7 @@ class Calibration:
         window = Window(measurement.config, row, load, state, measurement.mean_s, self.noise.error(measurement))
         if not row[1]:  # later, other configs tell it themselves
             window.light = light_of(stats.sends, window)
-            self._kinds = OPEN if window.light else LINKS
+            self._kinds = OPEN if window.light else USUAL
         return window
 
     def _break(self, measurement: Measurement, expected_s: float) -> int:

@@ -4,11 +4,12 @@ Reference: Rasmussen and Williams (2006), sec. 2.2 and 2.7; the regimes are ours
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autobyte.job import Floats
+from autobyte.job import Floats, Ints
 
 TREND = 12.0  # windows for which what fades, fades on as it did
 SCALES = np.linspace(math.log(0.2), math.log(5), 9)  # logarithms of how many times the doubt about configs may be
@@ -53,82 +54,138 @@ class Process:
         """The same, with so many times the doubt about configs."""
         return replace(self, block=factor * self.block, flight=factor * self.flight)
 
+    @property
+    def variances(self) -> Floats:
+        """Of each part in `Apart`, shape [parts]."""
+        parts = self.common, self.regime, self.drift, self.trend, self.block, self.flight, self.crowding[1]
+        return np.array(parts) ** 2
+
     def scale(self, rows: Floats, values: Floats, noise: Floats) -> float:
         """What to multiply its doubt about configs by, 0.2 to 5, as values with independent noise have it."""
-        apart, beyond = Apart(rows, rows, self.octaves), values - self.expected(rows)
-        common, as_it_is = self.wider(0.0).covariance(rows, rows, apart), self.covariance(rows, rows, apart)
+        beyond = values - self.crowding[0] * _crowd(rows)
+        common, as_it_is = self.wider(0.0).covariance(rows, rows), self.covariance(rows, rows)
         covariance = common + np.diag(noise**2) + np.exp(2 * SCALES)[:, None, None] * (as_it_is - common)
-        misfit = np.linalg.solve(covariance, beyond[:, None])[..., 0] @ beyond
-        likely = -0.5 * (misfit + np.linalg.slogdet(covariance)[1] + (SCALES / SPREAD) ** 2)
+        likely = -0.5 * (misfit(covariance, beyond[:, None])[:, 0] + (SCALES / SPREAD) ** 2)
         share = np.exp(likely - likely.max())
         return math.exp(share @ SCALES / share.sum())
 
-    def covariance(self, one: Floats, other: Floats, apart: "Apart | None" = None) -> Floats:
-        """Between rows, shape [len(one), len(other)]; `apart` spares what other processes have worked out."""
-        apart = apart or Apart(one, other, self.octaves)
-        covariance: Floats = self.common**2 + apart.same * (self.regime**2 + self.drift**2 * apart.lately)
-        if self.trend:
-            covariance += apart.same * self.trend**2 * apart.fading
-        covariance += apart.near @ np.array([self.block**2, self.flight**2])
-        if self.crowding[1]:
-            covariance += self.crowding[1] ** 2 * apart.crowd
+    def covariance(self, one: Floats, other: Floats) -> Floats:
+        """Between rows, shape [len(one), len(other)]."""
+        covariance: Floats = Processes([self]).covariance(Apart(one, other, self.octaves))[0]
         return covariance
 
-    def expected(self, rows: Floats) -> Floats:
-        """Mean at rows before anything was seen, shape [len(rows)]."""
-        mean: Floats = self.crowding[0] * _crowd(rows)
-        return mean
-
-    def posterior(
-        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: "Pair | None" = None
-    ) -> tuple[Floats, Floats]:
+    def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
         """Mean and variance at other rows, after values with noise were seen; shape [len(at)] each.
 
         Args:
             rows, values: seen.
-            noise: deviations where it is independent, shape [rows], or its covariance, shape [rows, rows].
+            noise: deviations, independent, shape [rows].
             at: the other rows.
-            apart: of them and those seen, and of those seen.
         """
-        mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart)
-        alone = self.common**2 + self.regime**2 + self.drift**2 + self.trend**2 + self.local**2
-        return mean, np.maximum(alone + (self.crowding[1] * _crowd(at)) ** 2 - (across * solved.T).sum(axis=1), 0.0)
+        apart = Apart(at, rows, self.octaves), Apart(rows, rows, self.octaves)
+        mean, variance = Processes([self]).posterior(rows, values, np.diag(noise**2), at=at, apart=apart)
+        return mean[0], variance[0]
 
-    def together(
-        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: "Triple | None" = None
-    ) -> tuple[Floats, Floats]:
-        """Mean at other rows, shape [len(at)], and the covariance between them, shape [len(at), len(at)]."""
-        mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart and apart[:2])
-        return mean, self.covariance(at, at, apart and apart[2]) - across @ solved
-
-    def _solve(
-        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: "Pair | None"
-    ) -> tuple[Floats, Floats, Floats]:
-        """Mean at other rows, what they have in common with those seen, and that solved for."""
-        across = self.covariance(at, rows, apart and apart[0])
-        seen = self.covariance(rows, rows, apart and apart[1]) + (np.diag(noise**2) if noise.ndim == 1 else noise)
-        solved = np.asarray(np.linalg.solve(seen, np.column_stack([values - self.expected(rows), across.T])), float)
-        return self.expected(at) + across @ solved[:, 0], across, solved[:, 1:]
+    def together(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
+        """Mean at other rows, and the covariance between them, shape [len(at), len(at)]; see `posterior`."""
+        apart = [Apart(one, other, self.octaves) for one, other in ((at, rows), (rows, rows), (at, at))]
+        mean, covariance = Processes([self]).together(rows, values, np.diag(noise**2), at=at, apart=apart)
+        return mean[0], covariance[0]
 
 
 class Apart:
-    """What covariances between rows are made of, whatever the deviations; shape [len(one), len(other)] each.
+    """What covariances between rows are made of, whatever the deviations.
 
     Args:
         one, other: rows.
         octaves: as in `Process`.
+
+    Attributes:
+        parts: as `Process` has them in turn, for a deviation of 1; shape [7, len(one), len(other)].
     """
 
     def __init__(self, one: Floats, other: Floats, octaves: float) -> None:
-        self.same = one[:, None, 0] == other[None, :, 0]
+        same = (one[:, None, 0] == other[None, :, 0]).astype(float)
         windows = np.abs(one[:, None, 1] - other[None, :, 1])
-        self.lately, self.fading = np.exp(-windows / 4), np.exp(-((windows / TREND) ** 2) / 2)
-        self.near: Floats = np.exp(-(((one[:, None, 2:] - other[None, :, 2:]) / octaves) ** 2) / 2)
-        self.crowd = np.outer(_crowd(one), _crowd(other))
+        lately, fading = np.exp(-windows / 4), np.exp(-((windows / TREND) ** 2) / 2)
+        near = np.exp(-(((one[:, None, 2:] - other[None, :, 2:]) / octaves) ** 2) / 2)
+        crowd = np.outer(_crowd(one), _crowd(other))
+        self.parts = np.stack(
+            [np.ones_like(same), same, same * lately, same * fading, near[..., 0], near[..., 1], crowd]
+        )
 
 
-Pair = tuple[Apart, Apart]  # of rows asked about and seen, and of those seen
-Triple = tuple[Apart, Apart, Apart]  # and of those asked about
+class Processes:
+    """Several over the same rows, worked out at once; shapes begin with [processes]."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self.variances = np.array([process.variances for process in processes])
+        self.crowding = np.array([process.crowding[0] for process in processes])
+
+    def some(self, which: Ints) -> "Processes":
+        """Those of these indices."""
+        some = Processes(())
+        some.variances, some.crowding = self.variances[which], self.crowding[which]
+        return some
+
+    def covariance(self, apart: Apart) -> Floats:
+        """Between rows, shape [processes, len(one), len(other)]."""
+        covariance: Floats = np.tensordot(self.variances, apart.parts, axes=1)
+        return covariance
+
+    def expected(self, rows: Floats) -> Floats:
+        """Mean at rows before anything was seen, shape [processes, len(rows)]."""
+        return np.outer(self.crowding, _crowd(rows))
+
+    def posterior(
+        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: Sequence[Apart]
+    ) -> tuple[Floats, Floats]:
+        """Mean and variance at other rows, after values with noise were seen; shape [processes, len(at)] each.
+
+        Args:
+            rows, values: seen.
+            noise: its covariance, shape [rows, rows].
+            at: the other rows.
+            apart: of them and those seen, and of those seen.
+        """
+        mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart)
+        alone = self.variances @ np.vstack([np.ones((6, len(at))), _crowd(at) ** 2])
+        return mean, np.maximum(alone - (across * solved.swapaxes(1, 2)).sum(axis=2), 0.0)
+
+    def together(
+        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: Sequence[Apart]
+    ) -> tuple[Floats, Floats]:
+        """Mean at other rows, and the covariance between them, shape [processes, len(at), len(at)].
+
+        Args:
+            rows, values, noise, at: as of `posterior`.
+            apart: as there, and of the other rows.
+        """
+        mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart)
+        return mean, self.covariance(apart[2]) - across @ solved
+
+    def _solve(
+        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: Sequence[Apart]
+    ) -> tuple[Floats, Floats, Floats]:
+        """Mean at other rows, what they have in common with those seen, and that solved for."""
+        across, seen = self.covariance(apart[0]), self.covariance(apart[1]) + noise
+        beyond = values - self.expected(rows)
+        solved = np.linalg.solve(seen, np.concatenate([beyond[..., None], across.swapaxes(1, 2)], axis=2))
+        return self.expected(at) + (across @ solved[..., :1])[..., 0], across, solved[..., 1:]
+
+
+def misfit(covariance: Floats, beyond: Floats) -> Floats:
+    """-2 times the logarithm of how likely values are, but for a constant.
+
+    Args:
+        covariance: of the values, shape [..., values, values].
+        beyond: by how much they are not what is expected; some of it in each column, shape [..., values, columns].
+
+    Returns:
+        shape [..., columns].
+    """
+    squares = (beyond * np.linalg.solve(covariance, beyond)).sum(axis=-2)
+    return np.asarray(squares + np.linalg.slogdet(covariance)[1][..., None], float)
 
 
 def _crowd(rows: Floats) -> Floats:

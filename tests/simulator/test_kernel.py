@@ -1,6 +1,9 @@
 """The compiled simulator against the readable one."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import EFFECTS, plans, scenarios
@@ -47,3 +50,19 @@ def test_equals_the_reference_on_real_models() -> None:
             ):
                 plan = make_plan(job, config)
                 assert_equal(kernel.simulate(plan, iterations=2), simulate(plan, iterations=2))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(plan=plans(), iterations=st.integers(1, 3), stretch=st.sampled_from([0.25, 1.0, 2.0, 8.0]))
+def test_runs_of_one_job_are_those_of_its_plans_on_slower_links(plan, iterations, stretch) -> None:
+    job, cluster = plan.job, plan.job.cluster
+    rates = {
+        name: tuple(rate / stretch for rate in getattr(cluster, name))
+        for name in ("up_bytes_per_s", "down_bytes_per_s")
+    }
+    local = cluster.local[0] / stretch, cluster.local[1]
+    slower = replace(plan, job=replace(job, cluster=replace(cluster, **rates, local=local)))
+    runs = kernel.Repeated(job, np.array([job.model.forward_s, job.model.backward_s]), iterations=iterations)
+    expected_s = kernel.simulate(slower, iterations=iterations).step_s[-1]
+    for _ in range(2):
+        assert runs.step_s(plan, stretch=stretch) == pytest.approx(expected_s, rel=1e-9)

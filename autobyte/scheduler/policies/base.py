@@ -22,6 +22,7 @@ class Policy(ABC):
     """
 
     knobs: ClassVar[tuple[str, ...]] = ()  #: of its own, beyond partition and credit
+    timed: ClassVar[bool] = True  #: whether plans depend on more of a job than its gradients: on times, or links
 
     @abstractmethod
     def plan(self, job: Job, config: Config) -> Plan:

@@ -15,6 +15,7 @@ class ByteScheduler(Policy):
     """
 
     knobs = ("fusion",)
+    timed = False
 
     def plan(self, job: Job, config: Config) -> Plan:
         """Pieces of every tensor, its index in the model as the priority."""
