@@ -26,6 +26,7 @@ class Static:
         self.tensor_bytes: Floats = own * scale
         self.tensor_layer: Ints = np.array([tensor.layer for tensor in model.tensors], dtype=np.int64)
         self.layers = len(model.layers)
+        self._cuts: dict[tuple[int, float], tuple[Floats, float]] = {}
 
     @cached_property
     def layer_bytes(self) -> Floats:
@@ -50,8 +51,24 @@ class Static:
 
     def pooled(self, values: Floats) -> Floats:
         """Sums over the layers of each row; shape [..., layers] to [..., rows]."""
-        starts = np.searchsorted(self.groups, np.arange(self.groups[-1] + 1))
-        return np.add.reduceat(values, starts, axis=-1)
+        return np.add.reduceat(values, self._starts, axis=-1)
+
+    @cached_property
+    def _starts(self) -> Ints:
+        """First layer of each row."""
+        return np.searchsorted(self.groups, np.arange(self.groups[-1] + 1))
+
+    @cached_property
+    def row_bytes(self) -> Floats:
+        """Gradient of each row (bytes), shape [rows]."""
+        return self.pooled(self.layer_bytes)
+
+    def cut(self, config: Config) -> tuple[Floats, float]:
+        """Blocks of each row, shape [rows], and the part of all that are smaller than a partition; kept."""
+        key = config.partition_bytes, config.knobs.get("fusion", 0.0)
+        if key not in self._cuts:
+            self._cuts[key] = self.pooled(self.blocks(config)), self.whole_part(config)
+        return self._cuts[key]
 
     def blocks(self, config: Config) -> Floats:
         """Blocks that a config makes of each layer, shape [layers].

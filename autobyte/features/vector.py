@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 
 from autobyte.config import Config
 from autobyte.features.runtime import State
 from autobyte.features.schema import BANDWIDTH, CANDIDATE, LAYER, ROWS, STATIC
 from autobyte.features.static import KNOWN_MODELS
-from autobyte.job import Floats
+from autobyte.job import Floats, Ints
 
 LEAST = 1e-9  # so that a logarithm exists
 
@@ -137,9 +138,8 @@ def candidates(state: State, configs: Sequence[Config], *, stretch: Floats | Non
     sizes: dict[tuple[int, float], int] = {}  # configs that cut alike
     cut = np.array([sizes.setdefault((c.partition_bytes, c.knobs.get("fusion", 0.0)), len(sizes)) for c in configs])
     firsts = [configs[int(np.argmax(cut == index))] for index in range(len(sizes))]
-    blocks = static.pooled(np.array([static.blocks(config) for config in firsts]))  # [cuts, rows]
-    whole = np.array([static.whole_part(config) for config in firsts])[cut]
-    nbytes = static.pooled(static.layer_bytes)
+    row_blocks, parts = zip(*(static.cut(config) for config in firsts), strict=True)
+    blocks, whole, nbytes = np.array(row_blocks), np.array(parts)[cut], static.row_bytes  # [cuts, rows], [configs]
     crowding = state.crowding * np.minimum(credit, static.total_bytes) if stretch is None else stretch - 1.0
     byte_s = state.byte_s * (1.0 + crowding)
     busy_s = blocks[cut] * state.block_s + nbytes * byte_s[:, None]  # [configs, rows]
@@ -184,19 +184,31 @@ def _latest(state: State, busy_s: Floats, nbytes: Floats, credit: Floats) -> tup
     """
     static = state.static
     forward_s, backward_s = static.pooled(state.slowest_forward_s), static.pooled(state.slowest_backward_s)
-    rows = len(nbytes)
     compute_s = np.cumsum((forward_s + backward_s)[::-1])[::-1] + (state.accumulation - 1) * state.compute_s
-    ahead_s = np.cumsum(busy_s, axis=1)  # of layers ≤ m
-    sent_s = np.cumsum(busy_s[:, ::-1], axis=1)[:, ::-1]  # of layers ≥ m
-    sent_bytes = np.cumsum(nbytes[::-1])[::-1]
-    wait_s, backlog_s = np.zeros_like(busy_s), np.zeros(len(credit))
-    for row in reversed(range(rows)):
-        backlog_s = np.maximum(0.0, backlog_s - backward_s[row])  # of layers > m, when m's gradients are complete
-        wait_s[:, row] = backlog_s
-        if row + 1 < rows and sent_bytes[row + 1]:
-            wait_s[:, row] = np.minimum(backlog_s, credit * (sent_s[:, row + 1] / sent_bytes[row + 1]))
-        backlog_s = backlog_s + busy_s[:, row]
-    late_s = compute_s + wait_s + ahead_s
-    latest = rows - 1 - late_s[:, ::-1].argmax(axis=1)
-    best_s, behind_s = late_s[np.arange(len(credit)), latest], wait_s[np.arange(len(credit)), latest]
-    return best_s, behind_s, np.where(best_s > 0, (latest + 1) / rows, 0.0)
+    late_s, behind_s, latest = _latest_row(np.ascontiguousarray(compute_s), backward_s, busy_s, nbytes, credit)
+    return late_s, behind_s, np.where(late_s > 0, (latest + 1) / len(nbytes), 0.0)
+
+
+@njit(cache=True, nogil=True)
+def _latest_row(
+    compute_s: Floats, backward_s: Floats, busy_s: Floats, nbytes: Floats, credit: Floats
+) -> tuple[Floats, Floats, Ints]:
+    """The row whose gradients are used the latest: when (s), what of it is waiting (s), which; shape [configs]."""
+    configs, rows = busy_s.shape
+    late_s, behind_s, latest = np.zeros(configs), np.zeros(configs), np.zeros(configs, dtype=np.int64)
+    wait_s = np.zeros(rows)
+    for config in range(configs):
+        backlog_s = sent_s = sent_bytes = 0.0  # of layers > m
+        for row in range(rows - 1, -1, -1):
+            backlog_s = max(0.0, backlog_s - backward_s[row])  # when m's gradients are complete
+            wait_s[row] = min(backlog_s, credit[config] * (sent_s / sent_bytes)) if sent_bytes else backlog_s
+            backlog_s += busy_s[config, row]
+            sent_s += busy_s[config, row]
+            sent_bytes += nbytes[row]
+        ahead_s = 0.0  # of layers <= m
+        for row in range(rows):
+            ahead_s += busy_s[config, row]
+            arrives_s = compute_s[row] + wait_s[row] + ahead_s
+            if arrives_s >= late_s[config]:
+                late_s[config], behind_s[config], latest[config] = arrives_s, wait_s[row], row
+    return late_s, behind_s, latest

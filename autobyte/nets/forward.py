@@ -1,4 +1,4 @@
-"""The network as a tuner runs it: one state and a few hundred candidates, in NumPy alone.
+"""The network as a tuner runs it: one state and a few hundred candidates, without Keras.
 
 Keras takes seconds to import and milliseconds to begin, more than all the arithmetic of a decision; a job that trains
 should not pay for it. A test holds the two equal.
@@ -12,6 +12,7 @@ from autobyte.errors import InputError
 from autobyte.features.schema import Choice
 from autobyte.features.vector import Candidates, Vector
 from autobyte.job import Floats
+from autobyte.nets.lstm import lstm
 from autobyte.nets.metanet import BRANCH, DENSE, EMBEDDING, LSTM, Array, Net, Scale
 
 ENCODER = 12  # arrays of a member's; those of its head follow
@@ -41,10 +42,11 @@ class Forward(Net):
     def encode(self, vector: Vector) -> Array:
         """A state as the heads take it, one member after the other; shape [members · (LSTM + 2 BRANCH)]."""
         layer, bandwidth, static = (part[0] for part in self.inputs(vector))
-        embed, embed_bias, *lstm, by, by_bias, of, of_bias = self._encoders
+        embed, embed_bias, *layers, by, by_bias, of, of_bias = self._encoders
         rows = _relu(layer @ embed + embed_bias[:, None])
-        last = _lstm(_lstm(rows, *lstm[:3]), *lstm[3:])[:, -1]
-        code = np.concatenate([last, _relu(bandwidth @ by + by_bias), _relu(static @ of + of_bias)], axis=1)
+        for kernel, recurrent, bias in (layers[:3], layers[3:]):
+            rows = lstm(rows @ kernel + bias[:, None], recurrent)
+        code = np.concatenate([rows[:, -1], _relu(bandwidth @ by + by_bias), _relu(static @ of + of_bias)], axis=1)
         return code.reshape(-1)
 
     def rate(self, state: Array, asked: Candidates) -> Floats:
@@ -67,22 +69,6 @@ def head(weights: Sequence[Array], state: Array, candidate: Array) -> tuple[Arra
     b = _relu((state @ known + known_bias) + a @ asked)
     c = _relu(b @ dense + dense_bias)
     return a, b, c, c @ out + out_bias
-
-
-def _lstm(rows: Array, kernel: Array, recurrent: Array, bias: Array) -> Array:
-    """One layer of all members over rows in turn; Keras's order of gates: input, forget, cell, output."""
-    fed = rows @ kernel + bias[:, None]
-    units = recurrent.shape[1]
-    state, cell = np.zeros((2, len(rows), units), dtype=np.float32)
-    states = np.empty((*rows.shape[:2], units), dtype=np.float32)
-    for row, given in enumerate(fed.swapaxes(0, 1)):
-        gates = given + (state[:, None] @ recurrent)[:, 0]
-        opened = 1.0 / (1.0 + np.exp(-gates))
-        fresh = np.tanh(gates[:, 2 * units : 3 * units])
-        cell = opened[:, units : 2 * units] * cell + opened[:, :units] * fresh
-        state = opened[:, 3 * units :] * np.tanh(cell)
-        states[:, row] = state
-    return states
 
 
 def _relu(values: Array) -> Array:

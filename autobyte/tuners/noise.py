@@ -1,6 +1,7 @@
 """How noisy the steps of a job are: a window of a few steps cannot tell by itself."""
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Sequence
 
@@ -54,7 +55,7 @@ class Noise:
     @property
     def _usual(self) -> float | None:
         """Variance of a step."""
-        return float(np.median(self._variances)) if self._variances else None
+        return statistics.median(self._variances) if self._variances else None
 
     def _mixed(self, own: float, count: int) -> float:
         usual = own if self._usual is None else self._usual

@@ -13,7 +13,18 @@ from autobyte.tuners.base import WINDOW
 from autobyte.tuners.noise import Noise
 from autobyte.tuners.twin_process import Apart, Process, Processes, misfit
 from autobyte.tuners.twin_torn import ENOUGH, StepS, end_of, explained, rest_of
-from autobyte.tuners.twin_windows import BREAK, LEAST, JobState, Load, Window, apart, evidence, light_of, place
+from autobyte.tuners.twin_windows import (
+    BREAK,
+    LEAST,
+    JobState,
+    Load,
+    Window,
+    apart,
+    evidence,
+    light_of,
+    parts_of,
+    place,
+)
 
 KEEP, ALIKE = 32, 3  # windows that are remembered; of them under one config in one regime
 OVERHEADS = np.exp(np.linspace(math.log(0.1), math.log(10), 41))  # what a block may cost, nominal being 1
@@ -211,8 +222,8 @@ class Calibration:
     def _fit(self) -> None:
         """Weigh the costs that a block may have, and how much configs may matter, by how well windows then agree."""
         rows, paces, noise = evidence(self.windows, OVERHEADS)
-        parts = np.array([window.bytes_s(OVERHEADS) / window.busy_s for window in self.windows]).T  # of link time
-        paces = paces.T - float(np.log(self.windows[-1].busy_s / self.windows[-1].load.nbytes.max()))
+        parts = parts_of(self.windows, OVERHEADS).T
+        paces = paces.T - math.log(self.windows[-1].busy_s / self.windows[-1].most_bytes)
         covariance = self._kinds.covariance(Apart(rows, rows, ROUND)) + noise
         beyond = paces - self._kinds.expected(rows)[:, None]  # [links, overheads, rows]
         weights = -0.5 * misfit(covariance, beyond.swapaxes(1, 2))

@@ -88,9 +88,5 @@ def explained(window: Window, told: float, state: JobState, step_s: StepS) -> Wi
     likely = busy[(off**2 + ((busy - math.log(window.busy_s)) / told) ** 2).argmin()]
     faster = window.busy_s / math.exp(likely)
     measured = window.state
-    window.state = replace(
-        measured,
-        up_bytes_per_s=measured.up_bytes_per_s * faster,
-        down_bytes_per_s=measured.down_bytes_per_s * faster,
-    )
-    return window
+    rates = {side: getattr(measured, side) * faster for side in ("up_bytes_per_s", "down_bytes_per_s")}
+    return replace(window, state=replace(measured, **rates))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -100,25 +101,28 @@ class Window:
         """Of the logarithm of its pace: that of its steps, or more if it surprises: then it says less of others."""
         return max(LINK_NOISE, self.error, abs(self.surprise))
 
-    @property
+    @cached_property
     def compute_s(self) -> float:
         """Of the slowest worker."""
         return float((self.state.forward_s + self.state.backward_s).sum(axis=1).max())
 
-    @property
+    @cached_property
     def busy_s(self) -> float:
         """Time in a step in which the busiest link was busy."""
         return float((self.load.nbytes / self.state.up_bytes_per_s).max())
 
-    def bytes_s(self, overhead: Floats | float) -> Floats:
+    def bytes_s(self, overhead: float) -> float:
         """The part of it that bytes took, if blocks cost so much."""
-        blocks_s = self.load.blocks * self.load.block_s * np.asarray(overhead)
-        return np.maximum(self.busy_s - blocks_s, LEAST * self.busy_s)
+        return max(self.busy_s - self.load.blocks * self.load.block_s * overhead, LEAST * self.busy_s)
 
-    def pace(self, overhead: Floats | float) -> Floats:
+    def pace(self, overhead: float) -> float:
         """Logarithm of the seconds per byte, if blocks cost so much."""
-        pace: Floats = np.log(self.bytes_s(overhead) / self.load.nbytes.max())
-        return pace
+        return math.log(self.bytes_s(overhead) / self.most_bytes)
+
+    @cached_property
+    def most_bytes(self) -> float:
+        """That cross the busiest link."""
+        return float(self.load.nbytes.max())
 
 
 def light_of(sends: Floats | None, window: Window) -> Light | None:
@@ -146,7 +150,7 @@ def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Float
     Returns:
         rows [rows, 4]; logarithms of seconds per byte [rows, ...], as many as overheads; covariance [rows, rows].
     """
-    rows, paces = [window.row for window in windows], [window.pace(overhead) for window in windows]
+    rows, paces = [window.row for window in windows], paces_of(windows, overhead)
     noise = np.diag([window.noise**2 for window in windows])
     for place_of, window in enumerate(windows):
         if window.light is None:
@@ -154,11 +158,25 @@ def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Float
         block_s = window.load.block_s
         waits = max(0.0, float(window.light.stretch(block_s)))
         rows = [np.array([*window.row[:3], math.log2(window.light.flight)]), *rows]
-        paces = [paces[place_of] + window.light.stretch(np.asarray(overhead) * block_s), *paces]
+        paces = np.stack([paces[place_of] + window.light.stretch(np.asarray(overhead) * block_s), *paces])
         shared = noise[place_of]
         noise = np.block([[shared[place_of] + LIGHT_NOISE**2 + waits**2, shared], [shared[:, None], noise]])
         break  # one of them tells at most
-    return np.array(rows), np.array(paces), noise
+    return np.array(rows), paces, noise
+
+
+def parts_of(windows: Sequence[Window], overhead: Floats | float) -> Floats:
+    """The part of each window's link time that bytes took, if blocks cost so much; shape [windows, ...]."""
+    busy_s, nominal_s = np.array([(window.busy_s, window.load.blocks * window.load.block_s) for window in windows]).T
+    parts: Floats = 1.0 - np.multiply.outer(nominal_s / busy_s, overhead)
+    return np.maximum(parts, LEAST)
+
+
+def paces_of(windows: Sequence[Window], overhead: Floats | float) -> Floats:
+    """Logarithms of the seconds per byte, if blocks cost so much; shape [windows, ...]."""
+    parts = parts_of(windows, overhead)
+    alone = np.log([window.busy_s / window.most_bytes for window in windows])
+    return np.log(parts) + alone.reshape(-1, *[1] * (parts.ndim - 1))
 
 
 def nominal_s(workers: int) -> float:
@@ -181,18 +199,19 @@ def broken(step_s: Sequence[float], *, usual: float | None = None, counts: float
         counts: for how many steps that is to count.
     """
     logs = np.log(np.maximum(np.array(step_s), 1e-12))
-    count, found, most = len(logs), 0, SURE
-    for at in range(1, count):
-        one, other = logs[:at], logs[at:]
-        apart = abs(float(one.mean() - other.mean()))
-        squares, of = float(one.var()) * at + float(other.var()) * (count - at), float(max(count - 2, 1))
-        if usual is not None:
-            squares, of = squares + counts * usual, of + counts
-        spread = math.sqrt(squares / of)
-        sure = apart / max(spread * math.sqrt(1 / at + 1 / (count - at)), 1e-3)
-        if apart > BREAK and sure > most:
-            found, most = at, sure
-    return found
+    count = len(logs)
+    if count < 2:
+        return 0
+    at, logs = np.arange(1, count), logs - logs.mean()
+    first, second = np.cumsum(logs)[:-1] / at, np.cumsum(logs[::-1])[-2::-1] / (count - at)  # means
+    squares = np.maximum((logs**2).sum() - at * first**2 - (count - at) * second**2, 0.0)
+    of = float(max(count - 2, 1))
+    if usual is not None:
+        squares, of = squares + counts * usual, of + counts
+    error = np.sqrt(squares / of * (1 / at + 1 / (count - at)))
+    sure = np.where(np.abs(first - second) > BREAK, np.abs(first - second) / np.maximum(error, 1e-3), 0.0)
+    found = int(sure.argmax())
+    return found + 1 if sure[found] > SURE else 0
 
 
 def place(config: Config, load: Load) -> list[float]:
