@@ -50,9 +50,17 @@ class Candidates:
     floor_s: Floats
 
 
-def describe(state: State) -> Vector:
-    """Turn a state into numbers."""
-    return Vector(_layers(state), _bandwidth(state), _static(state))
+def describe(state: State, off: Floats | None = None) -> Vector:
+    """Turn a state into numbers.
+
+    Args:
+        state: of the job.
+        off: logarithms of measured by floor, of configs that ran; None: of those that the state has seen.
+    """
+    if off is None:
+        took_s = np.maximum(list(state.seen.values()), LEAST)
+        off = np.log(took_s / candidates(state, list(state.seen)).floor_s)
+    return Vector(_layers(state), _bandwidth(state), _static(state, off))
 
 
 def _layers(state: State) -> Floats:
@@ -100,12 +108,10 @@ def _bandwidth(state: State) -> Floats:
     return np.array(values)
 
 
-def _static(state: State) -> Floats:
+def _static(state: State, off: Floats) -> Floats:
     name = state.static.model.name
     known = [float(name == other) for other in KNOWN_MODELS]
     mean_s = state.forward_s.sum() + state.backward_s.sum()
-    took_s = np.maximum(list(state.seen.values()), LEAST)
-    off = np.log(took_s / candidates(state, list(state.seen)).floor_s)
     values = [
         np.log2(state.workers),
         np.log2(state.static.layers),

@@ -134,12 +134,14 @@ def choice(
     """
     most = best = int(value.argmax())
     if mean is not None:
-        alike = value >= value[most] - ALIKE
-        familiar = alike & np.array([config in ran for config in candidates])
-        best = int(np.where(familiar if familiar.any() else alike, mean, np.inf).argmin())
-    if running not in candidates:
+        alike = np.flatnonzero(value >= value[most] - ALIKE)
+        familiar = [index for index in alike.tolist() if candidates[index] in ran]
+        some = np.array(familiar) if familiar else alike
+        best = int(some[mean[some].argmin()])
+    try:
+        gain = float(value[most] - value[candidates.index(running)])
+    except ValueError:
         return candidates[best]
-    gain = float(value[most] - value[candidates.index(running)])
     return candidates[best] if gain >= math.log1p(bar) else running
 
 

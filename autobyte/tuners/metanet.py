@@ -60,9 +60,7 @@ class MetanetPublished(Tuner):
     def tell(self, measurement: Measurement) -> None:
         """Note by how much the prediction was off, and what the state is now."""
         self._running = measurement.config
-        if measurement.config in self._expected:
-            expected_s = self._expected[measurement.config]
-            self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s)
+        self._misses.note(predicted_s=self._expects_s(measurement.config), observed_s=measurement.mean_s)
         self._net.note(measurement)
 
     def ask(self) -> Config | None:
@@ -79,6 +77,10 @@ class MetanetPublished(Tuner):
         """Learn from a prediction that was wrong."""
         if abs(self._misses.last) > ADAPT:
             self._net.learn()
+
+    def _expects_s(self, config: Config) -> float:
+        """Of steps under a config, as the last decision had it (s); nan if it has nothing to say."""
+        return self._expected.get(config, math.nan)
 
 
 class Metanet(Twin):

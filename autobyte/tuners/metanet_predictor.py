@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -64,12 +65,12 @@ class Learned:
 
     def load(self, config: Config, *, workers: int, servers: int) -> Load:
         """What a step puts on the link of each host under a config."""
-        static, cluster = self._static, Cluster(workers, servers)
+        static = self._static
         return Load(
             blocks=float(static.blocks(config).sum()),
             block_bytes=static.block_bytes(config),
             total_bytes=round(static.total_bytes),
-            nbytes=cluster.traffic * static.total_bytes,
+            nbytes=_traffic(workers, servers) * static.total_bytes,
             block_s=nominal_s(workers),
         )
 
@@ -113,26 +114,17 @@ class Learned:
     def _encoded(self, state: JobState) -> tuple[State, Vector, Array]:
         """A state as features know it, as numbers, and as the heads take it; the latest is kept."""
         if self._latest is None or self._latest[0] is not state or self._latest[1] is not self.off:
-            described = self._described(state)
-            vector = describe(described)
+            described = replace(self._plain(state), configs=len(self.off))
+            vector = describe(described, np.array(list(self.off.values())))
             self._latest = state, self.off, described, vector, self._net.encode(vector)
         return self._latest[2:]
-
-    def _described(self, state: JobState) -> State:
-        """A state as features know it, with what ran as it would be now."""
-        described, configs = self._plain(state), list(self.off)
-        if not configs:
-            return described
-        floor_s = candidates(described, configs, stretch=np.ones(len(configs))).floor_s
-        seen = dict(zip(configs, (floor_s * np.exp([self.off[c] for c in configs])).tolist(), strict=True))
-        return replace(described, seen=seen, configs=len(seen))
 
     def _plain(self, state: JobState) -> State:
         """A state as features know it, and nothing that ran."""
         workers = state.workers
         compute_s = (state.forward_s + state.backward_s).sum(axis=1)
         slowest = int(compute_s.argmax())
-        traffic = Cluster(workers, state.servers).traffic if workers > 1 else np.zeros(1)
+        traffic = _traffic(workers, state.servers) if workers > 1 else np.zeros(1)
         byte_s = traffic / np.minimum(state.up_bytes_per_s, state.down_bytes_per_s)
         return State(
             static=self._static,
@@ -155,3 +147,9 @@ class Learned:
             regime=0,
             drift=0.0,
         )
+
+
+@lru_cache
+def _traffic(workers: int, servers: int) -> Floats:
+    """Bytes that cross each host's link per byte of gradient, shape [workers]."""
+    return Cluster(workers, servers).traffic

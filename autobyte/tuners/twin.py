@@ -101,7 +101,8 @@ class Twin(Tuner):
         self._pace = Backoff()
         self._running: Config | None = None
         self._left: Config | None = None  # in force before
-        self._expected: dict[Config, float] = {}
+        self._number = {config: index for index, config in enumerate(self._candidates)}
+        self._expected_s = np.full(len(self._candidates), math.nan)
         self._news = True
         self._told = 0  # windows
         self.brief = True
@@ -112,7 +113,7 @@ class Twin(Tuner):
         if measurement.config != self._running:
             self._news, self._left = True, self._running
         self._running = measurement.config
-        expected_s, changed = self._expected.get(measurement.config, math.nan), False
+        expected_s, changed = self._expects_s(measurement.config), False
         if self._predictor is not None and self._complete(measurement):
             changed = self._calibration.note(measurement, expected_s=expected_s)
             self._news |= changed
@@ -132,15 +133,20 @@ class Twin(Tuner):
         self._news = False
         self.brief = True
         if self._calibration.doubtful and self._left is not None:
-            self._expected.clear()  # of the job that was
+            self._expected_s[:] = math.nan  # of the job that was
             return self._left
         mean, value = self._valued()
-        self._expected = dict(zip(self._candidates, np.exp(mean).tolist(), strict=True))
+        self._expected_s = np.exp(mean)
         ran = self._calibration.here if self._early else ()  # no trial for what may be as good
         bar = self.trigger.bar(self._misses.error)
         chosen = choice(self._candidates, self._running, value, bar, mean=mean, ran=ran)
         self.brief = self._told < SOON or chosen not in self._known
         return chosen
+
+    def _expects_s(self, config: Config) -> float:
+        """Of steps under a config, as the last decision had it (s); nan if it has nothing to say."""
+        number = self._number.get(config)
+        return math.nan if number is None else float(self._expected_s[number])
 
     @property
     def _known(self) -> set[Config]:

@@ -185,7 +185,8 @@ class Calibration:
         """
         mean, variance = self._paces(rows)
         for place_of, surprise in {tuple(window.row[2:]): window.surprise for window in self.windows}.items():
-            mean[(rows[:, 2:] == place_of).all(axis=1)] += max(0.0, surprise)
+            if surprise > 0:
+                mean[(rows[:, 2:] == place_of).all(axis=1)] += surprise
         return mean - float(self.windows[-1].pace(self.overhead)), variance + (1 - math.exp(-1 / 2)) * RESTS**2
 
     def together(self, rows: Floats) -> Floats:

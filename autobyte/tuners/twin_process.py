@@ -63,7 +63,7 @@ class Process:
     def scale(self, rows: Floats, values: Floats, noise: Floats) -> float:
         """What to multiply its doubt about configs by, 0.2 to 5, as values with independent noise have it."""
         beyond = values - self.crowding[0] * _crowd(rows)
-        common, as_it_is = self.wider(0.0).covariance(rows, rows), self.covariance(rows, rows)
+        common, as_it_is = Processes([self.wider(0.0), self]).covariance(Apart(rows, rows, self.octaves))
         covariance = common + np.diag(noise**2) + np.exp(2 * SCALES)[:, None, None] * (as_it_is - common)
         likely = -0.5 * (misfit(covariance, beyond[:, None])[:, 0] + (SCALES / SPREAD) ** 2)
         share = np.exp(likely - likely.max())
@@ -105,14 +105,16 @@ class Apart:
     """
 
     def __init__(self, one: Floats, other: Floats, octaves: float) -> None:
-        same = (one[:, None, 0] == other[None, :, 0]).astype(float)
+        self.parts = np.empty((7, len(one), len(other)))
+        common, same, lately, fading, block, flight, crowd = self.parts
+        common[:] = 1.0
+        same[:] = one[:, None, 0] == other[None, :, 0]
         windows = np.abs(one[:, None, 1] - other[None, :, 1])
-        lately, fading = np.exp(-windows / 4), np.exp(-((windows / TREND) ** 2) / 2)
-        near = np.exp(-(((one[:, None, 2:] - other[None, :, 2:]) / octaves) ** 2) / 2)
-        crowd = np.outer(_crowd(one), _crowd(other))
-        self.parts = np.stack(
-            [np.ones_like(same), same, same * lately, same * fading, near[..., 0], near[..., 1], crowd]
-        )
+        np.multiply(same, np.exp(windows / -4), out=lately)
+        np.multiply(same, _near(windows / TREND), out=fading)
+        block[:] = _near((one[:, None, 2] - other[None, :, 2]) / octaves)
+        flight[:] = _near((one[:, None, 3] - other[None, :, 3]) / octaves)
+        np.multiply.outer(_crowd(one), _crowd(other), out=crowd)
 
 
 class Processes:
@@ -186,6 +188,11 @@ def misfit(covariance: Floats, beyond: Floats) -> Floats:
     """
     squares = (beyond * np.linalg.solve(covariance, beyond)).sum(axis=-2)
     return np.asarray(squares + np.linalg.slogdet(covariance)[1][..., None], float)
+
+
+def _near(apart: Floats) -> Floats:
+    near: Floats = np.exp(np.square(apart) / -2)
+    return near
 
 
 def _crowd(rows: Floats) -> Floats:

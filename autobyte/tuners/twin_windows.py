@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -179,6 +179,7 @@ def paces_of(windows: Sequence[Window], overhead: Floats | float) -> Floats:
     return np.log(parts) + alone.reshape(-1, *[1] * (parts.ndim - 1))
 
 
+@lru_cache
 def nominal_s(workers: int) -> float:
     """What a block costs by default on the link of each host, beyond its bytes (s)."""
     once, hop = Cluster(workers).overhead_s

@@ -199,7 +199,7 @@ def test_it_learns_from_a_prediction_that_was_wrong_and_from_no_other(made: type
     known = net.heads
     tuner.tell(window(job))
     config = tuner.ask() or SPACE.default
-    expected_s = tuner._expected[config]
+    expected_s = tuner._expects_s(config)
     shown = window(job, config)
     tuner.tell(replace(shown, step_s=(1.05 * expected_s,) * WINDOW))
     tuner.work()
@@ -285,7 +285,7 @@ def test_a_window_without_statistics_is_no_lesson() -> None:
     tuner = Metanet(SPACE, model=job.model)
     tuner.tell(window(job))
     config = tuner.ask() or SPACE.default
-    took_s = (1.5 * tuner._expected[config],) * WINDOW
+    took_s = (1.5 * tuner._expects_s(config),) * WINDOW
     tuner.tell(replace(window(job, config), step_s=took_s, stats=None))
     known = tuner._learned._net.heads
     tuner.work()
