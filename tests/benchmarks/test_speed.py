@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autobyte.config import Config, Space
@@ -48,6 +49,31 @@ def test_the_kernel_moves_20_million_blocks_a_second() -> None:
     rate = 10 * len(plan.tiling) / spent / 1e6
     print(f"\nVGG16, 4 KiB: {rate:.0f} million blocks/s on one core (at least 20)")
     assert rate >= 20
+
+
+@pytest.mark.parametrize("architecture", ["allreduce", "ps"])
+def test_many_runs_of_one_job_take_half_the_time(architecture: str) -> None:
+    """Every config of a state, as a twin asks for them; beside each planned and simulated by itself."""
+    job = Job(load("vgg16"), Cluster.uniform(8, 1.25e9, architecture=architecture))
+    configs = [config for config in Space().grid() if config.partition_bytes >= MIB]
+    plans, layers_s = (
+        [make_plan(job, config) for config in configs],
+        np.array([job.model.forward_s, job.model.backward_s]),
+    )
+
+    def alone() -> list[float]:
+        return [kernel.simulate(make_plan(job, config)).step_s[-1] for config in configs]
+
+    def together() -> list[float]:
+        runs = kernel.Repeated(job, layers_s, iterations=1)
+        return [runs.step_s(plan) for plan in plans]
+
+    assert together() == pytest.approx(alone())
+    ratios = [seconds(alone, repeats=3) / seconds(together, repeats=3) for _ in range(3)]
+    print(
+        f"\n{len(configs)} configs, {architecture}: {statistics.median(ratios):.1f}x as fast together (at least 2x)"
+    )
+    assert statistics.median(ratios) >= 2
 
 
 def test_whole_grids_take_less_than_a_minute() -> None:

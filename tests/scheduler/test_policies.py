@@ -173,6 +173,15 @@ def test_an_unknown_knob_comes_with_the_nearest() -> None:
         make_plan(make_job(1), Config(1, 1, "p3", {"fusion": 1.0}))
 
 
+@pytest.mark.parametrize("policy", [name for name in POLICIES.names() if not POLICIES[name].timed])
+def test_a_policy_that_goes_by_gradients_alone_says_so_rightly(policy: str) -> None:
+    job = model_job("resnet50")
+    other = Job(job.model.scaled(time=7.0), Cluster.uniform(3, 1e8, architecture="ps", slowdown=2.0), accumulation=2)
+    for size in (64 * KIB, 4 * MIB):
+        config = Config(size, 3 * size, policy)
+        assert make_plan(job, config).digest == make_plan(other, config).digest
+
+
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_a_plan_is_the_same_whoever_makes_it(policy: str) -> None:
     one, other = (make_job(1000, [50, 0], 20_000) for _ in range(2))

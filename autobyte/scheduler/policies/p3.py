@@ -14,6 +14,8 @@ class P3(Policy):
     Reference: P3 (MLSys'19), sec. 4; its default as AutoByte (sec. II-E) quotes it.
     """
 
+    timed = False
+
     def plan(self, job: Job, config: Config) -> Plan:
         """Slices of every tensor, its index in the model as the priority."""
         return Plan(job, cut(job.gradients, config.partition_bytes), credit_bytes=config.credit_bytes)
