@@ -79,8 +79,10 @@ class Light:
         """Logarithm of how much longer their bytes take than those of all, if a block costs so much (s)."""
         blocks_s = np.asarray(block_s)[..., None, None] * self.blocks_by_byte
         bytes_s = np.maximum(self.busy_by_byte - blocks_s, LEAST * self.busy_by_byte)
-        middle: Floats = np.median(np.log(bytes_s[..., 1, :] / bytes_s[..., 0, :]), axis=-1)
-        return middle
+        longer = np.sort(np.log(bytes_s[..., 1, :] / bytes_s[..., 0, :]), axis=-1)
+        middle = longer.shape[-1] // 2
+        median: Floats = (longer[..., ~middle] + longer[..., middle]) / 2
+        return median
 
 
 @dataclass(eq=False)
@@ -160,7 +162,9 @@ def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Float
         rows = [np.array([*window.row[:3], math.log2(window.light.flight)]), *rows]
         paces = np.stack([paces[place_of] + window.light.stretch(np.asarray(overhead) * block_s), *paces])
         shared = noise[place_of]
-        noise = np.block([[shared[place_of] + LIGHT_NOISE**2 + waits**2, shared], [shared[:, None], noise]])
+        noise = np.vstack([shared, noise])
+        noise = np.column_stack([noise[:, place_of], noise])
+        noise[0, 0] += LIGHT_NOISE**2 + waits**2
         break  # one of them tells at most
     return np.array(rows), paces, noise
 
