@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -30,8 +29,9 @@ class Simulated:
 
     def __init__(self, job: Job) -> None:
         self._job = replace(job, cluster=Cluster(1))
-        self._plans: dict[Config, Plan] = {}  # of policies that go by gradients alone
-        self._latest: tuple[JobState, kernel.Repeated] | None = None
+        self._plans: dict[Config, Plan] = {}  # of the job as it is known without a state
+        self._latest: tuple[JobState, Job, kernel.Repeated] | None = None
+        self._timed: tuple[JobState, Model] | None = None  # with the times of a state
 
     def load(self, config: Config, *, workers: int, servers: int) -> Load:
         """What a step puts on the link of each host under a config."""
@@ -55,23 +55,27 @@ class Simulated:
             stretch: how much longer bytes take than the state says, shape [configs].
         """
         if self._latest is None or self._latest[0] is not state:
-            cluster = _cluster(state)
-            alike = len({*map(tuple, cluster.table.T.tolist())}) == 1
-            job = replace(self._job, cluster=cluster)
-            self._latest = state, kernel.Repeated(job, _layers_s(state), iterations=1 if alike else SETTLING)
-        runs = self._latest[1]
+            job = replace(self._job, cluster=_cluster(state))
+            alike = bool((job.cluster.table == job.cluster.table[:, :1]).all())
+            runs = kernel.Repeated(job, _layers_s(state), iterations=1 if alike else SETTLING)
+            self._latest = state, job, runs
+        _, job, runs = self._latest
         return np.array(
             [
-                runs.step_s(self._plan(config, state, slower=factor), stretch=factor)
+                runs.step_s(self._plan_in(state, job, config, factor), stretch=factor)
                 for config, factor in zip(configs, stretch.tolist(), strict=True)
             ]
         )
 
-    def _plan(self, config: Config, state: JobState | None = None, *, slower: float = 1.0) -> Plan:
-        """What the config's policy makes of the job, and of a state with links that are slower by a factor."""
-        if state is not None and POLICIES[config.policy].timed:
-            model, cluster = _model(self._job.model, state), _slowed(_cluster(state), slower)
-            return make_plan(replace(self._job, model=model, cluster=cluster), config)
+    def _plan_in(self, state: JobState, job: Job, config: Config, factor: float) -> Plan:
+        """What the config's policy makes of a state with links that are slower by a factor."""
+        if POLICIES[config.policy].by_gradients:
+            return self._plan(config)
+        if self._timed is None or self._timed[0] is not state:
+            self._timed = state, _model(job.model, state)
+        return make_plan(replace(job, model=self._timed[1], cluster=_slowed(job.cluster, factor)), config)
+
+    def _plan(self, config: Config) -> Plan:
         if config not in self._plans:
             self._plans[config] = make_plan(self._job, config)
         return self._plans[config]
@@ -90,8 +94,8 @@ def _layers_s(state: JobState) -> Floats:
     return np.array([state.forward_s.mean(axis=0), state.backward_s.mean(axis=0)])
 
 
-@lru_cache(maxsize=1)  # one state, then the next
 def _model(model: Model, state: JobState) -> Model:
+    """The model with these times."""
     layers = [
         Layer(layer.name, layer.tensors, forward_s, backward_s)
         for layer, forward_s, backward_s in zip(model.layers, *_layers_s(state).tolist(), strict=True)
@@ -99,7 +103,6 @@ def _model(model: Model, state: JobState) -> Model:
     return replace(model, layers=tuple(layers))
 
 
-@lru_cache(maxsize=1)
 def _cluster(state: JobState) -> Cluster:
     """Workers and links as they were measured; those that are nearly alike are alike, and on a ring all are.
 

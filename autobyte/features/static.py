@@ -63,7 +63,7 @@ class Static:
         """Gradient of each row (bytes), shape [rows]."""
         return self.pooled(self.layer_bytes)
 
-    def cut(self, config: Config) -> tuple[Floats, float]:
+    def row_blocks(self, config: Config) -> tuple[Floats, float]:
         """Blocks of each row, shape [rows], and the part of all that are smaller than a partition; kept."""
         key = config.partition_bytes, config.knobs.get("fusion", 0.0)
         if key not in self._cuts:

@@ -144,7 +144,7 @@ def candidates(state: State, configs: Sequence[Config], *, stretch: Floats | Non
     sizes: dict[tuple[int, float], int] = {}  # configs that cut alike
     cut = np.array([sizes.setdefault((c.partition_bytes, c.knobs.get("fusion", 0.0)), len(sizes)) for c in configs])
     firsts = [configs[int(np.argmax(cut == index))] for index in range(len(sizes))]
-    row_blocks, parts = zip(*(static.cut(config) for config in firsts), strict=True)
+    row_blocks, parts = zip(*(static.row_blocks(config) for config in firsts), strict=True)
     blocks, whole, nbytes = np.array(row_blocks), np.array(parts)[cut], static.row_bytes  # [cuts, rows], [configs]
     crowding = state.crowding * np.minimum(credit, static.total_bytes) if stretch is None else stretch - 1.0
     byte_s = state.byte_s * (1.0 + crowding)
@@ -191,7 +191,9 @@ def _latest(state: State, busy_s: Floats, nbytes: Floats, credit: Floats) -> tup
     static = state.static
     forward_s, backward_s = static.pooled(state.slowest_forward_s), static.pooled(state.slowest_backward_s)
     compute_s = np.cumsum((forward_s + backward_s)[::-1])[::-1] + (state.accumulation - 1) * state.compute_s
-    late_s, behind_s, latest = _latest_row(np.ascontiguousarray(compute_s), backward_s, busy_s, nbytes, credit)
+    late_s, behind_s, latest = _latest_row(
+        np.ascontiguousarray(compute_s), backward_s, busy_s, nbytes, np.ascontiguousarray(credit)
+    )
     return late_s, behind_s, np.where(late_s > 0, (latest + 1) / len(nbytes), 0.0)
 
 

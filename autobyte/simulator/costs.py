@@ -152,10 +152,13 @@ def of_blocks(cluster: Cluster, tiling: Tiling, effects: Effects) -> tuple[Float
     """
     if cluster.servers and tiling.halves.any():
         raise InputError("a reduce-scatter and an all-gather need all-reduce; servers already push and pull")
-    half, alone = np.where(tiling.halves, 0.5, 1.0), cluster.workers == 1  # of an all-reduce
+    half = np.where(tiling.halves, 0.5, 1.0)  # of an all-reduce
+    stretch = effects.stretch(tiling.nbytes) * half
+    if cluster.workers == 1:
+        return np.zeros(len(half)), np.zeros(len(half)), stretch
     held_s = cluster.overhead_s[0] + half * cluster.ring_hops_s + effects.overhead_s(tiling.nbytes)
     latency_s = half * cluster.latency_s * (1 if cluster.servers else 2 * (cluster.nodes - 1))
-    return (0 * half if alone else held_s), (0 * half if alone else latency_s), effects.stretch(tiling.nbytes) * half
+    return held_s, latency_s, stretch
 
 
 def all_alike(cluster: Cluster) -> bool:

@@ -81,9 +81,17 @@ class Repeated:
         job: what is trained on what, whatever job a plan was made for.
         layers_s: time of every layer forward, and backward (s), in place of the model's; shape [2, layers].
         iterations: of every run.
+
+    Raises:
+        InputError: fewer than one iteration.
+
+    >>> runs = Repeated(job, layers_s, iterations=1)
+    >>> [runs.step_s(make_plan(job, config)) for config in Space().grid()]
     """
 
     def __init__(self, job: Job, layers_s: Floats, *, iterations: int) -> None:
+        if iterations < 1:
+            raise InputError(f"iterations must be at least 1, got {iterations}")
         forward_s, backward_s = np.ascontiguousarray(layers_s)
         self._job = job
         self._compute = _Compute(forward_s, backward_s, float(forward_s.sum() + backward_s.sum()))
@@ -96,8 +104,13 @@ class Repeated:
         Args:
             plan: of these gradients.
             stretch: how much longer bytes take than the cluster says.
+
+        Raises:
+            InputError: the plan is of other gradients, or has halves of all-reduces through parameter servers.
         """
         tiling = plan.tiling
+        if tiling.gradients is not self._job.gradients:
+            raise InputError(f"the plan is not of the gradients of '{self._job.model.name}'")
         if tiling not in self._blocks:
             self._blocks[tiling] = of_blocks(self._job.cluster, tiling, PLAIN)
         hold_s, latency_s, factor = self._blocks[tiling]

@@ -286,7 +286,8 @@ class Twin(Tuner):
         rates = np.stack([stats.up_bytes_per_s, stats.down_bytes_per_s])
         shapes = times.shape == (2, len(stats.forward_s), len(self._model.layers)) and rates.shape == times.shape[:2]
         sound = np.isfinite(times).all() and np.isfinite(rates).all() and (times >= 0).all() and (rates > 0).all()
-        return bool(shapes and sound and len(stats.forward_s) > 1 and times.sum() > 0)
+        sends = len(stats.forward_s) > 1 and any(tensor.numel for tensor in self._model.tensors)
+        return bool(shapes and sound and sends and times.sum() > 0)
 
 
 def _is_coarse(config: Config) -> bool:

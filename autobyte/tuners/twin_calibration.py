@@ -43,7 +43,10 @@ def _links(crowding: tuple[float, float]) -> list[Process]:
 
 
 LINKS = _links((0.4, 0.2))
-USUAL, OPEN = Processes(LINKS), Processes(_links((0.6, 0.6)))  # how much they crowd is open where sends tell of it
+USUAL, OPEN = (
+    Processes.of(*LINKS),
+    Processes.of(*_links((0.6, 0.6))),
+)  # how much they crowd is open where sends tell of it
 ROUND = LINKS[0].octaves  # of all
 RESTING = np.array([process.drift <= RESTS for process in LINKS])
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
@@ -187,7 +190,7 @@ class Calibration:
         for place_of, surprise in {tuple(window.row[2:]): window.surprise for window in self.windows}.items():
             if surprise > 0:
                 mean[(rows[:, 2:] == place_of).all(axis=1)] += surprise
-        return mean - float(self.windows[-1].pace(self.overhead)), variance + (1 - math.exp(-1 / 2)) * RESTS**2
+        return mean - self.windows[-1].pace(self.overhead), variance + (1 - math.exp(-1 / 2)) * RESTS**2
 
     def together(self, rows: Floats) -> Floats:
         """Covariance of the stretch between rows, shape [rows, rows]."""
@@ -308,7 +311,7 @@ class Calibration:
 
     def _joined(self, last: Window, window: Window) -> bool:
         """Whether the window before, which surprised, was the first of this regime, and not slow by its config."""
-        alike = abs(float(last.pace(self.overhead) - window.pace(self.overhead))) <= JOINS
+        alike = abs(last.pace(self.overhead) - window.pace(self.overhead)) <= JOINS
         if not last.surprise or last is not self.windows[-1] or not alike:
             return False
         self._first.pop((float(last.row[0]), last.config), None)
@@ -322,10 +325,10 @@ class Calibration:
         within = [other for other in others if other.row[0] == window.row[0]]
         if not within:
             return
-        pace = float(window.pace(self.overhead))
+        pace = window.pace(self.overhead)
         came_back = window.config != others[-1].config  # else both may be slow by what else happened then
         agree = [other for other in within if came_back and other.config == window.config]
-        agree = [other for other in agree if abs(float(other.pace(self.overhead)) - pace) <= SAME_LINK]
+        agree = [other for other in agree if abs(other.pace(self.overhead) - pace) <= SAME_LINK]
         for other in agree:
             other.surprise = 0.0
         beyond, surprises = self._beyond(window, float(window.row[0]), others)
@@ -353,7 +356,7 @@ class Calibration:
             return False
         regime = float(others[-1].row[0])
         first = self._first.get((regime, window.config))  # not the latest: links may fade slowly
-        if first is None or abs(float(first.pace(self.overhead) - window.pace(self.overhead))) <= SAME_LINK:
+        if first is None or abs(first.pace(self.overhead) - window.pace(self.overhead)) <= SAME_LINK:
             return True
         fades = regime == self.regime and float(self._links @ RESTING) < 0.5
         return fades and abs(self._beyond(window, regime, self.windows)[0]) <= SAME_LINK

@@ -63,7 +63,7 @@ class Process:
     def scale(self, rows: Floats, values: Floats, noise: Floats) -> float:
         """What to multiply its doubt about configs by, 0.2 to 5, as values with independent noise have it."""
         beyond = values - self.crowding[0] * _crowd(rows)
-        common, as_it_is = Processes([self.wider(0.0), self]).covariance(Apart(rows, rows, self.octaves))
+        common, as_it_is = Processes.of(self.wider(0.0), self).covariance(Apart(rows, rows, self.octaves))
         covariance = common + np.diag(noise**2) + np.exp(2 * SCALES)[:, None, None] * (as_it_is - common)
         likely = -0.5 * (misfit(covariance, beyond[:, None])[:, 0] + (SCALES / SPREAD) ** 2)
         share = np.exp(likely - likely.max())
@@ -71,7 +71,7 @@ class Process:
 
     def covariance(self, one: Floats, other: Floats) -> Floats:
         """Between rows, shape [len(one), len(other)]."""
-        covariance: Floats = Processes([self]).covariance(Apart(one, other, self.octaves))[0]
+        covariance: Floats = Processes.of(self).covariance(Apart(one, other, self.octaves))[0]
         return covariance
 
     def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
@@ -83,13 +83,13 @@ class Process:
             at: the other rows.
         """
         apart = Apart(at, rows, self.octaves), Apart(rows, rows, self.octaves)
-        mean, variance = Processes([self]).posterior(rows, values, np.diag(noise**2), at=at, apart=apart)
+        mean, variance = Processes.of(self).posterior(rows, values, np.diag(noise**2), at=at, apart=apart)
         return mean[0], variance[0]
 
     def together(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
         """Mean at other rows, and the covariance between them, shape [len(at), len(at)]; see `posterior`."""
         apart = [Apart(one, other, self.octaves) for one, other in ((at, rows), (rows, rows), (at, at))]
-        mean, covariance = Processes([self]).together(rows, values, np.diag(noise**2), at=at, apart=apart)
+        mean, covariance = Processes.of(self).together(rows, values, np.diag(noise**2), at=at, apart=apart)
         return mean[0], covariance[0]
 
 
@@ -117,18 +117,27 @@ class Apart:
         np.multiply.outer(_crowd(one), _crowd(other), out=crowd)
 
 
+@dataclass(frozen=True, eq=False)
 class Processes:
-    """Several over the same rows, worked out at once; shapes begin with [processes]."""
+    """Several over the same rows, worked out at once; shapes begin with [processes].
 
-    def __init__(self, processes: Sequence[Process]) -> None:
-        self.variances = np.array([process.variances for process in processes])
-        self.crowding = np.array([process.crowding[0] for process in processes])
+    Args:
+        variances: of each part in `Apart`, shape [processes, parts].
+        crowding: means, shape [processes].
+    """
+
+    variances: Floats
+    crowding: Floats
+
+    @classmethod
+    def of(cls, *processes: Process) -> "Processes":
+        """These."""
+        means = np.array([process.crowding[0] for process in processes])
+        return cls(np.array([process.variances for process in processes]), means)
 
     def some(self, which: Ints) -> "Processes":
         """Those of these indices."""
-        some = Processes(())
-        some.variances, some.crowding = self.variances[which], self.crowding[which]
-        return some
+        return Processes(self.variances[which], self.crowding[which])
 
     def covariance(self, apart: Apart) -> Floats:
         """Between rows, shape [processes, len(one), len(other)]."""

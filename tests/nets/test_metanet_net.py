@@ -19,6 +19,7 @@ from autobyte.job import Cluster, Job
 from autobyte.models import load
 from autobyte.nets import backend, metanet, stored
 from autobyte.nets.forward import Forward
+from autobyte.nets.lstm import lstm
 from autobyte.nets.metanet import VARIANTS, MetaNet, Net
 from autobyte.simulator.world import World
 
@@ -44,7 +45,7 @@ def test_all_candidates_in_one_batch_are_as_each_alone(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_in_numpy_it_says_what_it_says_in_keras(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_keras_it_says_what_keras_says(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, _ = fitted(variant)
     here = Forward(variant, net.scale, net.weights)
     assert predictions(here) == pytest.approx(predictions(net), rel=1e-5)
@@ -52,6 +53,22 @@ def test_in_numpy_it_says_what_it_says_in_keras(variant: str, monkeypatch: pytes
     plain = MetaNet(variant, net.scale)
     plain.weights = net.weights
     assert predictions(plain) == pytest.approx(predictions(net), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [0.3, 100.0])
+def test_a_layer_of_lstm_is_what_it_is_by_the_book(size: float) -> None:
+    """Beside Hochreiter's gates in double precision, in Keras's order; saturated, too."""
+    random, units = np.random.default_rng(5), 8
+    fed = (size * random.normal(size=(3, 12, 4 * units))).astype(np.float32)
+    recurrent = random.normal(size=(3, units, 4 * units)).astype(np.float32)
+    state, cell, states = np.zeros((3, units)), np.zeros((3, units)), []
+    for row in range(fed.shape[1]):
+        gates = fed[:, row].astype(float) + np.einsum("mu,mug->mg", state, recurrent.astype(float))
+        lets_in, keeps, fresh, shows = np.split(gates, 4, axis=1)
+        cell = cell / (1 + np.exp(-keeps)) + np.tanh(fresh) / (1 + np.exp(-lets_in))
+        state = np.tanh(cell) / (1 + np.exp(-shows))
+        states.append(state)
+    assert lstm(fed, recurrent) == pytest.approx(np.stack(states, axis=1), abs=2e-5)
 
 
 def test_candidates_may_each_have_a_state_of_their_own() -> None:

@@ -15,7 +15,7 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Cluster, Gradients, Job, Model
 from autobyte.models import load, names
-from autobyte.scheduler.plan import CreditRule, Overlap
+from autobyte.scheduler.plan import CreditRule, Overlap, Plan
 from autobyte.scheduler.policies import POLICIES, make_plan
 from autobyte.scheduler.policies.ddp import BUCKETS, FIRST_BUCKET_BYTES
 from autobyte.simulator.steady import step_s
@@ -173,13 +173,25 @@ def test_an_unknown_knob_comes_with_the_nearest() -> None:
         make_plan(make_job(1), Config(1, 1, "p3", {"fusion": 1.0}))
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES.names() if not POLICIES[name].timed])
+@pytest.mark.parametrize("policy", [name for name in POLICIES.names() if POLICIES[name].by_gradients])
 def test_a_policy_that_goes_by_gradients_alone_says_so_rightly(policy: str) -> None:
     job = model_job("resnet50")
-    other = Job(job.model.scaled(time=7.0), Cluster.uniform(3, 1e8, architecture="ps", slowdown=2.0), accumulation=2)
-    for size in (64 * KIB, 4 * MIB):
-        config = Config(size, 3 * size, policy)
-        assert make_plan(job, config).digest == make_plan(other, config).digest
+    layers, times = job.model.layers, [(layer.backward_s, layer.forward_s) for layer in reversed(job.model.layers)]
+    upside_down = [replace(one, forward_s=f, backward_s=b) for one, (f, b) in zip(layers, times, strict=True)]
+    cluster = Cluster.uniform(3, 1e8, architecture="ps", slowdown=2.0)
+    other = Job(replace(job.model, layers=tuple(upside_down)), cluster, accumulation=2)
+    for knobs in ({}, dict.fromkeys(POLICIES[policy].knobs, 1.0)):
+        for size in (64 * KIB, 4 * MIB):
+            config = Config(size, 3 * size, policy, knobs=knobs)
+            assert make_plan(job, config).digest == make_plan(other, config).digest
+
+
+def test_a_policy_that_makes_other_plans_says_anew_that_it_goes_by_gradients() -> None:
+    class Mine(POLICIES["bytescheduler"]):  # type: ignore[misc]
+        def plan(self, job: Job, config: Config) -> Plan:
+            return make_plan(job, config)
+
+    assert POLICIES["bytescheduler"].by_gradients and not Mine.by_gradients
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from worlds import EFFECTS, plans, scenarios
 
 from autobyte.config import Config
+from autobyte.errors import InputError
 from autobyte.job import Cluster, Job
 from autobyte.models import load
 from autobyte.scheduler.policies import make_plan
@@ -66,3 +67,7 @@ def test_runs_of_one_job_are_those_of_its_plans_on_slower_links(plan, iterations
     expected_s = kernel.simulate(slower, iterations=iterations).step_s[-1]
     for _ in range(2):
         assert runs.step_s(plan, stretch=stretch) == pytest.approx(expected_s, rel=1e-9)
+    with pytest.raises(InputError, match="the plan is not of the gradients of 'resnet50'"):
+        kernel.Repeated(Job(load("resnet50"), job.cluster), np.ones((2, 107)), iterations=1).step_s(plan)
+    with pytest.raises(InputError, match="iterations must be at least 1, got 0"):
+        kernel.Repeated(job, np.zeros((2, 1)), iterations=0)

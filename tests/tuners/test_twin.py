@@ -298,10 +298,12 @@ def test_what_it_is_handed_knows_nothing_of_the_cluster() -> None:
 def test_the_handed_predictor_agrees_with_the_simulator(architecture: str) -> None:
     rows = [("a", [("a.w", 400_000)], 0.002, 0.004), ("b", [("b.w", 900_000)], 0.004, 0.008)]
     job = Job(Model.build("two", rows, batch_size=8), Cluster.uniform(4, 1.25e9, architecture=architecture))
-    configs = [Config(1 << 18, 1 << 19), Config(1 << 20, 1 << 22)]
+    sizes, policies = [(1 << 18, 1 << 19), (1 << 20, 1 << 22)], ["bytescheduler", "ddp", "usbyte", "mgwfbp"]
+    configs = [Config(*size, policy) for size in sizes for policy in policies]
     slower = replace(job, cluster=Cluster.uniform(4, 0.625e9, architecture=architecture))
+    handed = Simulated(replace(job, model=job.model.scaled(time=3.0)))  # times are those of the state
     for like, stretch in ((job, 1.0), (slower, 2.0)):
-        predicted = Simulated(job).step_s(make_state(job), configs, np.full(2, stretch))
+        predicted = handed.step_s(make_state(job), configs, np.full(len(configs), stretch))
         assert predicted == pytest.approx([step_s(like, config) for config in configs])
 
 

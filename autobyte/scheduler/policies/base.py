@@ -22,7 +22,13 @@ class Policy(ABC):
     """
 
     knobs: ClassVar[tuple[str, ...]] = ()  #: of its own, beyond partition and credit
-    timed: ClassVar[bool] = True  #: whether plans depend on more of a job than its gradients: on times, or links
+    by_gradients: ClassVar[bool] = (
+        False  #: plans depend on nothing else of a job; whoever overrides `plan` says it anew
+    )
+
+    def __init_subclass__(cls) -> None:
+        if "plan" in vars(cls) and "by_gradients" not in vars(cls):
+            cls.by_gradients = False
 
     @abstractmethod
     def plan(self, job: Job, config: Config) -> Plan:

@@ -15,7 +15,7 @@ class ByteScheduler(Policy):
     """
 
     knobs = ("fusion",)
-    timed = False
+    by_gradients = True
 
     def plan(self, job: Job, config: Config) -> Plan:
         """Pieces of every tensor, its index in the model as the priority."""

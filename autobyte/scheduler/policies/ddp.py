@@ -21,7 +21,7 @@ class Ddp(Policy):
     Reference: PyTorch DDP (VLDB'20), sec. 3.2.2 and 3.2.3; `bucket_cap_mb` of 25, first bucket 1 MiB.
     """
 
-    timed = False
+    by_gradients = True
 
     def plan(self, job: Job, config: Config) -> Plan:
         """Buckets of whole tensors in one fixed sequence, no window."""

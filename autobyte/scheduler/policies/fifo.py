@@ -13,6 +13,8 @@ class Fifo(Policy):
     Reference: AutoByte (arXiv 2112.13509), sec. IV-A, "executed sequentially".
     """
 
+    by_gradients = True
+
     def plan(self, job: Job, config: Config) -> Plan:
         """One block per tensor, last layer first, no window."""
         return Plan(job, whole_backwards(job.gradients), overlap=Overlap.NONE)

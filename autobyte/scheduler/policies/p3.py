@@ -14,7 +14,7 @@ class P3(Policy):
     Reference: P3 (MLSys'19), sec. 4; its default as AutoByte (sec. II-E) quotes it.
     """
 
-    timed = False
+    by_gradients = True
 
     def plan(self, job: Job, config: Config) -> Plan:
         """Slices of every tensor, its index in the model as the priority."""

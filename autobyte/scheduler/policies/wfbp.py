@@ -13,6 +13,8 @@ class Wfbp(Policy):
     Reference: Poseidon (ATC'17), sec. 3.1.
     """
 
+    by_gradients = True
+
     def plan(self, job: Job, config: Config) -> Plan:
         """One block per tensor, last layer first, no window."""
         return Plan(job, whole_backwards(job.gradients), overlap=Overlap.BACKWARD)
