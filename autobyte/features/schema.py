@@ -6,10 +6,12 @@ cannot tell a fast cluster from a slow one with the same shape, and so need not 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from autobyte.errors import InputError
+from autobyte.job import Ints
 
 VERSION = 1
 ROWS = 64  # layers; longer lists are pooled, shorter ones begin with rows of zeros
@@ -114,9 +116,13 @@ class Choice:
                 if name not in known:
                     raise InputError(f"features of schema {VERSION} have no '{name}' in group '{group}'")
 
-    def places(self, group: str) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    def places(self, group: str) -> Ints:
         """The places of a group's chosen columns."""
-        return np.array([place(group, name) for name in getattr(self, group)], dtype=np.intp)
+        return self._places[group]
+
+    @cached_property
+    def _places(self) -> dict[str, Ints]:
+        return {group: np.array([place(group, name) for name in getattr(self, group)], np.int64) for group in GROUPS}
 
 
 #: Table II as published: raw values only.

@@ -95,8 +95,8 @@ def _bandwidth(state: State) -> Floats:
     compute_s = max(state.compute_s, LEAST)
     values = []
     for rate in (state.up_bytes_per_s, state.down_bytes_per_s):
-        logs = np.log10(np.clip(np.nan_to_num(rate, nan=1e15), 1.0, 1e15))
-        values += [float(np.mean(logs)), float(logs.min()), float(logs.max())]
+        logs = np.log10(np.where(np.isnan(rate), 1e15, np.minimum(np.maximum(rate, 1.0), 1e15)))
+        values += [logs.mean(), logs.min(), logs.max()]
     wire_s = state.byte_s * state.static.total_bytes
     values += [
         np.log(max(wire_s, LEAST) / compute_s),

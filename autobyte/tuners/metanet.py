@@ -176,14 +176,14 @@ class Metanet(Twin):
     def _missed(self) -> Floats:
         """Logarithm of measured by predicted, shape [windows]: each in its own state, all in one batch."""
         windows = self._calibration.windows
-        regimes = {float(window.row[0]) for window in windows}
-        off = {regime: self._off_in(regime) for regime in regimes}
+        before = {float(window.row[0]) for window in windows} - {self._calibration.regime}
+        off = {self._calibration.regime: self._learned.off} | {regime: self._off_in(regime) for regime in before}
         codes, asked = zip(*(self._asked(window, off[float(window.row[0])]) for window in windows), strict=True)
         table, floor_s = (np.concatenate([getattr(each, name) for each in asked]) for name in ("table", "floor_s"))
         took_s = np.array([max(window.step_s, 1e-12) for window in windows])
         return np.log(took_s / self._learned.seconds(np.stack(codes), Candidates(table, floor_s)))
 
-    def _asked(self, window: Window, off: dict[Config, float]) -> tuple[Array, Candidates]:
+    def _asked(self, window: Window, off: Mapping[Config, float]) -> tuple[Array, Candidates]:
         """A window as the network takes it, encoded anew when what blocks cost, or how much ran, is not as it was."""
         calibration, now, latest = self._calibration, self._learned.off, window is self._calibration.windows[-1]
         key, known = (calibration.overhead, min(len(off), FEW), float(window.row[0])), self._codes.get(window)

@@ -11,7 +11,7 @@ from autobyte.job import Floats
 from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
 from autobyte.tuners.noise import Noise
-from autobyte.tuners.twin_process import Apart, Process, Processes, misfit
+from autobyte.tuners.twin_process import Apart, Process, Processes, among, misfit
 from autobyte.tuners.twin_torn import ENOUGH, StepS, end_of, explained, rest_of
 from autobyte.tuners.twin_windows import (
     BREAK,
@@ -195,7 +195,7 @@ class Calibration:
     def together(self, rows: Floats) -> Floats:
         """Covariance of the stretch between rows, shape [rows, rows]."""
         known, values, noise = evidence(self.windows, self.overhead)
-        apart = Apart(rows, known, ROUND), Apart(known, known, ROUND), Apart(rows, rows, ROUND)
+        apart = Apart(rows, known, ROUND), among(known, ROUND), Apart(rows, rows, ROUND)
         links, likely = self._likely()
         means, within = links.together(known, values - values[-1], noise, at=rows, apart=apart)
         off = means - likely @ means
@@ -218,7 +218,7 @@ class Calibration:
         windows = windows or self.windows
         links, likely = self._likely(rest=rest)
         known, values, noise = evidence(windows, self.overhead)
-        apart = Apart(rows, known, ROUND), Apart(known, known, ROUND)
+        apart = Apart(rows, known, ROUND), among(known, ROUND)
         means, variances = links.posterior(known, values - values[-1], noise, at=rows, apart=apart)
         mean = likely @ means
         return mean + values[-1], likely @ (variances + (means - mean) ** 2)
@@ -228,7 +228,7 @@ class Calibration:
         rows, paces, noise = evidence(self.windows, OVERHEADS)
         parts = parts_of(self.windows, OVERHEADS).T
         paces = paces.T - math.log(self.windows[-1].busy_s / self.windows[-1].most_bytes)
-        covariance = self._kinds.covariance(Apart(rows, rows, ROUND)) + noise
+        covariance = self._kinds.covariance(among(rows, ROUND)) + noise
         beyond = paces - self._kinds.expected(rows)[:, None]  # [links, overheads, rows]
         weights = -0.5 * misfit(covariance, beyond.swapaxes(1, 2))
         weights -= 0.5 * (np.log(OVERHEADS) / OVERHEAD_SPREAD) ** 2

@@ -6,6 +6,7 @@ Reference: Rasmussen and Williams (2006), sec. 2.2 and 2.7; the regimes are ours
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class Process:
     def scale(self, rows: Floats, values: Floats, noise: Floats) -> float:
         """What to multiply its doubt about configs by, 0.2 to 5, as values with independent noise have it."""
         beyond = values - self.crowding[0] * _crowd(rows)
-        common, as_it_is = Processes.of(self.wider(0.0), self).covariance(Apart(rows, rows, self.octaves))
+        common, as_it_is = Processes.of(self.wider(0.0), self).covariance(among(rows, self.octaves))
         covariance = common + np.diag(noise**2) + np.exp(2 * SCALES)[:, None, None] * (as_it_is - common)
         likely = -0.5 * (misfit(covariance, beyond[:, None])[:, 0] + (SCALES / SPREAD) ** 2)
         share = np.exp(likely - likely.max())
@@ -82,13 +83,13 @@ class Process:
             noise: deviations, independent, shape [rows].
             at: the other rows.
         """
-        apart = Apart(at, rows, self.octaves), Apart(rows, rows, self.octaves)
+        apart = Apart(at, rows, self.octaves), among(rows, self.octaves)
         mean, variance = Processes.of(self).posterior(rows, values, np.diag(noise**2), at=at, apart=apart)
         return mean[0], variance[0]
 
     def together(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
         """Mean at other rows, and the covariance between them, shape [len(at), len(at)]; see `posterior`."""
-        apart = [Apart(one, other, self.octaves) for one, other in ((at, rows), (rows, rows), (at, at))]
+        apart = Apart(at, rows, self.octaves), among(rows, self.octaves), Apart(at, at, self.octaves)
         mean, covariance = Processes.of(self).together(rows, values, np.diag(noise**2), at=at, apart=apart)
         return mean[0], covariance[0]
 
@@ -108,13 +109,24 @@ class Apart:
         self.parts = np.empty((7, len(one), len(other)))
         common, same, lately, fading, block, flight, crowd = self.parts
         common[:] = 1.0
-        same[:] = one[:, None, 0] == other[None, :, 0]
-        windows = np.abs(one[:, None, 1] - other[None, :, 1])
-        np.multiply(same, np.exp(windows / -4), out=lately)
-        np.multiply(same, _near(windows / TREND), out=fading)
+        when = one[:1] if (one[:, :2] == one[:1, :2]).all() else one  # candidates are all of the next window
+        together = when[:, None, 0] == other[None, :, 0]
+        windows = np.abs(when[:, None, 1] - other[None, :, 1])
+        same[:], lately[:], fading[:] = together, together * np.exp(windows / -4), together * _near(windows / TREND)
         block[:] = _near((one[:, None, 2] - other[None, :, 2]) / octaves)
         flight[:] = _near((one[:, None, 3] - other[None, :, 3]) / octaves)
         np.multiply.outer(_crowd(one), _crowd(other), out=crowd)
+
+
+def among(rows: Floats, octaves: float) -> Apart:
+    """Rows and themselves: several ask for the same windows."""
+    return _among(rows.tobytes(), octaves)
+
+
+@lru_cache(maxsize=8)
+def _among(rows: bytes, octaves: float) -> Apart:
+    same = np.frombuffer(rows).reshape(-1, 4)
+    return Apart(same, same, octaves)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +173,7 @@ class Processes:
         """
         mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart)
         alone = self.variances @ np.vstack([np.ones((6, len(at))), _crowd(at) ** 2])
-        return mean, np.maximum(alone - (across * solved.swapaxes(1, 2)).sum(axis=2), 0.0)
+        return mean, np.maximum(alone - np.einsum("pan,pna->pa", across, solved), 0.0)
 
     def together(
         self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: Sequence[Apart]
