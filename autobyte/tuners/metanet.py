@@ -9,6 +9,7 @@ Reference: AutoByte, sec. III.
 
 import logging
 import math
+from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 import numpy as np
