@@ -24,6 +24,9 @@ ifeq ($(shell uname -m),x86_64)
 SAME += OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
 endif
 
+# Tests that nothing beside them disturbs: no training, no clock, no ports
+BESIDE := $(addprefix tests/,simulator scheduler tuners nets features comparison models)
+
 MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 
 .PHONY: setup demo test check format bench gap judge weights grid paper claims paper-testbed record shaped clean
@@ -47,7 +50,8 @@ $(DEMO)/small_vgg.json: | .venv/setup
 	$(BIN)/autobyte profile examples/small_vgg.py:make_model --input 16,3,64,64 --name small_vgg --out $@
 
 test: .venv/test
-	$(SAME) $(BIN)/python -m pytest --ignore tests/benchmarks --ignore tests/paper/test_paper_scripts.py --durations 25
+	$(SAME) $(BIN)/python -m pytest $(BESIDE) -n 2 --durations 15
+	$(SAME) $(BIN)/python -m pytest $(addprefix --ignore ,$(BESIDE) tests/benchmarks tests/paper/test_paper_scripts.py) --durations 15
 
 check: .venv/test
 	$(BIN)/ruff format --check .
