@@ -1,7 +1,7 @@
 """The network as a tuner runs it: one state and a few hundred candidates, without Keras.
 
 Keras takes seconds to import and milliseconds to begin, more than all the arithmetic of a decision; a job that trains
-should not pay for it. A test holds the two equal. What is compiled is so once for a machine, in two seconds.
+should not pay for it. A test holds the two equal. What is compiled is so once for a machine.
 """
 
 from collections.abc import Sequence

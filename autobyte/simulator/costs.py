@@ -27,6 +27,7 @@ from autobyte.errors import InputError
 from autobyte.job import Cluster, Floats, Ints
 from autobyte.scenario import STEADY, Scenario, Timeline
 from autobyte.scheduler.block import Tiling
+from autobyte.scheduler.plan import Plan
 from autobyte.simulator.effects import PLAIN, Effects
 
 Flags = npt.NDArray[np.bool_]
@@ -91,8 +92,7 @@ class Costs:
     @classmethod
     def of(
         cls,
-        cluster: Cluster,
-        tiling: Tiling,
+        plan: Plan,
         *,
         iterations: int,
         first: int = 0,
@@ -100,12 +100,13 @@ class Costs:
         effects: Effects = PLAIN,
         seed: int = 0,
     ) -> Self:
-        """Work out the costs of blocks on a cluster for some iterations of a scenario.
+        """Work out the costs of running a plan for some iterations of a scenario.
 
         Raises:
             InputError: halves of an all-reduce through parameter servers.
         """
-        n, alone, count = cluster.workers, cluster.workers == 1, iterations + 1
+        cluster, count = plan.job.cluster, iterations + 1
+        n, alone = cluster.workers, cluster.workers == 1
         time = Timeline.of(cluster, scenario, first=first, iterations=count)
         jitter = effects.compute_factors(seed=seed, first=first, iterations=count, workers=n)
         constant = not scenario.changes and not effects.jitter
@@ -120,7 +121,7 @@ class Costs:
         hop, hops = cluster.overhead_s[1], 2 * (cluster.nodes - 1)
         messages = np.rint(cluster.servers * (1.0 - share))
         remote = cluster.remote[leader]
-        held_s, latency_s, stretch = of_blocks(cluster, tiling, effects)
+        held_s, latency_s, stretch = of_blocks(cluster, plan.tiling, effects)
         return cls(
             worker_class=worker_class,
             leader=leader,

@@ -38,15 +38,7 @@ def simulate(
     """Run a plan for some iterations and say what happened; see `autobyte.simulator.simulate`."""
     if iterations < 1:
         raise InputError(f"iterations must be at least 1, got {iterations}")
-    costs = Costs.of(
-        plan.job.cluster,
-        plan.tiling,
-        iterations=iterations,
-        first=first,
-        scenario=scenario,
-        effects=effects,
-        seed=seed,
-    )
+    costs = Costs.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)
     table = _table(plan.tiling)
     out = _run(table, _compute(plan.job.model), _rules(plan, plan.job), _costs(costs))
     if plan.job.cluster.servers:
@@ -95,7 +87,7 @@ class Repeated:
         forward_s, backward_s = np.ascontiguousarray(layers_s)
         self._job = job
         self._compute = _Compute(forward_s, backward_s, float(forward_s.sum() + backward_s.sum()))
-        self._costs = _costs(Costs.of(job.cluster, whole_backwards(job.gradients), iterations=iterations))
+        self._costs = _costs(Costs.of(Plan(job, whole_backwards(job.gradients)), iterations=iterations))
         self._blocks: dict[Tiling, tuple[Floats, Floats, Floats]] = {}
 
     def step_s(self, plan: Plan, *, stretch: float = 1.0) -> float:

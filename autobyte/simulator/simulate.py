@@ -51,15 +51,7 @@ def simulate(
     """
     if iterations < 1:
         raise InputError(f"iterations must be at least 1, got {iterations}")
-    costs = Costs.of(
-        plan.job.cluster,
-        plan.tiling,
-        iterations=iterations,
-        first=first,
-        scenario=scenario,
-        effects=effects,
-        seed=seed,
-    )
+    costs = Costs.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)
     return _Run(plan, costs, Trace() if trace else None).result(first)
 
 

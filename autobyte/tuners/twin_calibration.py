@@ -43,10 +43,8 @@ def _links(crowding: tuple[float, float]) -> list[Process]:
 
 
 LINKS = _links((0.4, 0.2))
-USUAL, OPEN = (
-    Processes.of(*LINKS),
-    Processes.of(*_links((0.6, 0.6))),
-)  # how much they crowd is open where sends tell of it
+USUAL = Processes.of(*LINKS)
+OPEN = Processes.of(*_links((0.6, 0.6)))  # by how much they crowd is open where sends tell of it
 ROUND = LINKS[0].octaves  # of all
 RESTING = np.array([process.drift <= RESTS for process in LINKS])
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
