@@ -12,8 +12,10 @@ what a credit lets out of it. Without blocks' cost and window this is the bound 
 Reference: AutoByte, Table II; the closed form is ours.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -65,44 +67,32 @@ def describe(state: State, off: Floats | None = None) -> Vector:
 
 def _layers(state: State) -> Floats:
     static = state.static
-    rows = {
-        "backward_s": state.backward_s,
-        "backward_slowest_s": state.slowest_backward_s,
-        "forward_s": state.forward_s,
-        "nbytes": static.layer_bytes,
-        "slowest_forward_s": state.slowest_forward_s,
-        "wire_s": static.layer_bytes * state.byte_s,
-    }
-    pooled = {name: static.pooled(values) for name, values in rows.items()}
-    count = len(pooled["nbytes"])
-    mean_s = max(state.compute_s / count, LEAST)
-    columns = [
-        np.log10(np.maximum(pooled["backward_s"], LEAST)),
-        np.log10(np.maximum(pooled["backward_slowest_s"], LEAST)),
-        np.log10(np.maximum(pooled["forward_s"], LEAST)),
-        np.log10(np.maximum(pooled["nbytes"], 1.0)),
-        np.ones(count),
-        np.log1p(pooled["backward_slowest_s"] / mean_s),
-        np.log1p(pooled["slowest_forward_s"] / mean_s),
-        np.log1p(pooled["wire_s"] / mean_s),
+    of_layers = [
+        *(state.backward_s, state.slowest_backward_s, state.forward_s, static.layer_bytes),
+        *(state.slowest_forward_s, static.layer_bytes * state.byte_s),
     ]
+    pooled = static.pooled(np.array(of_layers))
+    count = pooled.shape[1]
+    mean_s = max(state.compute_s / count, LEAST)
     table = np.zeros((ROWS, len(LAYER)))
-    table[ROWS - count :] = np.stack(columns, axis=1)[::-1]
+    rows = table[ROWS - count :].T[:, ::-1]
+    rows[:4] = np.log10(np.maximum(pooled[:4], [[LEAST], [LEAST], [LEAST], [1.0]]))
+    rows[4] = 1.0
+    rows[5:] = np.log1p(pooled[[1, 4, 5]] / mean_s)
     return table
 
 
 def _bandwidth(state: State) -> Floats:
     compute_s = max(state.compute_s, LEAST)
-    values = []
-    for rate in (state.up_bytes_per_s, state.down_bytes_per_s):
-        logs = np.log10(np.where(np.isnan(rate), 1e15, np.minimum(np.maximum(rate, 1.0), 1e15)))
-        values += [logs.mean(), logs.min(), logs.max()]
+    rates = np.array([state.up_bytes_per_s, state.down_bytes_per_s])
+    logs = np.log10(np.fmin(np.maximum(rates, 1.0), 1e15))  # unknown, it is no limit
     wire_s = state.byte_s * state.static.total_bytes
-    values += [
-        np.log(max(wire_s, LEAST) / compute_s),
-        np.log(max(state.block_s, LEAST) / compute_s),
-        np.log(max(state.mean_byte_s, 1e-15) / max(state.byte_s, 1e-15)),
-        np.log2(max(1, state.configs)),
+    values = [
+        *np.array([logs.mean(axis=1), logs.min(axis=1), logs.max(axis=1)]).T.flat,
+        math.log(max(wire_s, LEAST) / compute_s),
+        math.log(max(state.block_s, LEAST) / compute_s),
+        math.log(max(state.mean_byte_s, 1e-15) / max(state.byte_s, 1e-15)),
+        math.log2(max(1, state.configs)),
     ]
     assert len(values) == len(BANDWIDTH)
     return np.array(values)
@@ -111,18 +101,18 @@ def _bandwidth(state: State) -> Floats:
 def _static(state: State, off: Floats) -> Floats:
     name = state.static.model.name
     known = [float(name == other) for other in KNOWN_MODELS]
-    mean_s = state.forward_s.sum() + state.backward_s.sum()
+    mean_s = float(state.forward_s.sum() + state.backward_s.sum())
     values = [
-        np.log2(state.workers),
-        np.log2(state.static.layers),
+        math.log2(state.workers),
+        math.log2(state.static.layers),
         float(not state.servers),
         float(bool(state.servers)),
         state.servers / state.workers,
         *known,
         1.0 - sum(known),
-        np.log(max(state.compute_s, LEAST) / max(mean_s, LEAST)),
+        math.log(max(state.compute_s, LEAST) / max(mean_s, LEAST)),
         state.slowest_forward_s.sum() / max(state.compute_s, LEAST),
-        np.log2(state.accumulation),
+        math.log2(state.accumulation),
         off.mean(),
         off.std(),
         state.variation,
@@ -139,84 +129,122 @@ def candidates(state: State, configs: Sequence[Config], *, stretch: Floats | Non
         configs: which.
         stretch: how many times as long a byte takes under each config, shape [configs]; None: as links crowd.
     """
-    static, compute_s = state.static, state.compute_s
-    partition, credit = np.array([(c.partition_bytes, c.credit_bytes) for c in configs], dtype=float).T
-    sizes: dict[tuple[int, float], int] = {}  # configs that cut alike
-    cut = np.array([sizes.setdefault((c.partition_bytes, c.knobs.get("fusion", 0.0)), len(sizes)) for c in configs])
-    firsts = [configs[int(np.argmax(cut == index))] for index in range(len(sizes))]
-    row_blocks, parts = zip(*(static.row_blocks(config) for config in firsts), strict=True)
-    blocks, whole, nbytes = np.array(row_blocks), np.array(parts)[cut], static.row_bytes  # [cuts, rows], [configs]
+    static = state.static
+    partition, credit = np.array([(c.partition_bytes, c.credit_bytes) for c in configs], dtype=float).T.copy()
+    keys = [(config.partition_bytes, config.knobs.get("fusion", 0.0)) for config in configs]
+    cuts = dict(zip(keys, configs, strict=True))  # one of those that cut alike
+    places = {key: index for index, key in enumerate(cuts)}
+    blocks, whole = zip(*(static.row_blocks(config) for config in cuts.values()), strict=True)
     crowding = state.crowding * np.minimum(credit, static.total_bytes) if stretch is None else stretch - 1.0
-    byte_s = state.byte_s * (1.0 + crowding)
-    busy_s = blocks[cut] * state.block_s + nbytes * byte_s[:, None]  # [configs, rows]
-    total_s, overhead_s = busy_s.sum(axis=1), (blocks.sum(axis=1) * state.block_s)[cut]
-    full_s = state.block_s + np.minimum(partition, static.largest_bytes) * byte_s
-    late_s, behind_s, place = _latest(state, busy_s, nbytes, credit)
-    floor_s = np.maximum(np.maximum(state.accumulation * compute_s, total_s), late_s)
-    floor_s = np.maximum(floor_s, LEAST)
-    window_s = credit / np.maximum(partition, 1.0) * full_s
-    table = np.stack(
-        [
-            np.log2(partition),
-            np.log2(np.maximum(credit / partition, LEAST)),
-            np.log(floor_s / max(compute_s, LEAST)),
-            total_s / floor_s,
-            overhead_s / np.maximum(total_s, LEAST),
-            np.log(np.maximum(full_s, LEAST) / floor_s),
-            np.log1p(1e3 * window_s / floor_s),
-            behind_s / floor_s,
-            compute_s * state.accumulation / floor_s,
-            place,
-            np.log2(partition / static.largest_bytes),
-            whole,
-            np.log1p(crowding),
-        ],
-        axis=1,
+    forward_s, backward_s = static.pooled(state.slowest_forward_s), static.pooled(state.slowest_backward_s)
+    left_s = np.cumsum((forward_s + backward_s)[::-1])[::-1].copy()
+    table, floor_s = _table(
+        _Asked(partition, credit, crowding, np.array([places[key] for key in keys])),
+        _Rows(left_s, backward_s, static.row_bytes, np.array(blocks), np.array(whole), static.largest_bytes),
+        _Costs(state.compute_s, state.accumulation, state.block_s, state.byte_s),
     )
     assert table.shape[1] == len(CANDIDATE)
     return Candidates(table, floor_s)
 
 
-def _latest(state: State, busy_s: Floats, nbytes: Floats, credit: Floats) -> tuple[Floats, Floats, Floats]:
-    """The third term of the floor.
+class _Asked(NamedTuple):
+    """Configs, shape [configs]: S_p and S_c (B), by what part a byte costs more, and the way they cut gradients."""
+
+    partition: Floats
+    credit: Floats
+    crowding: Floats
+    way: Ints
+
+
+class _Rows(NamedTuple):
+    """Rows of layers.
 
     Args:
-        busy_s: of each config and row of layers (s), shape [configs, rows].
-        nbytes: of each row, shape [rows].
-        credit: of each config (bytes).
-
-    Returns:
-        its value (s), what it has of waiting (s), and where in the model it lies (0 … 1), shape [configs].
+        left_s: compute from the beginning of its backward pass to the end of the step (s), shape [rows].
+        backward_s, nbytes: of each, shape [rows].
+        blocks, whole: of each way to cut them, shape [ways, rows], and the part of blocks smaller than S_p, [ways].
+        largest_bytes: of a tensor.
     """
-    static = state.static
-    forward_s, backward_s = static.pooled(state.slowest_forward_s), static.pooled(state.slowest_backward_s)
-    compute_s = np.cumsum((forward_s + backward_s)[::-1])[::-1] + (state.accumulation - 1) * state.compute_s
-    late_s, behind_s, latest = _latest_row(
-        np.ascontiguousarray(compute_s), backward_s, busy_s, nbytes, np.ascontiguousarray(credit)
-    )
-    return late_s, behind_s, np.where(late_s > 0, (latest + 1) / len(nbytes), 0.0)
+
+    left_s: Floats
+    backward_s: Floats
+    nbytes: Floats
+    blocks: Floats
+    whole: Floats
+    largest_bytes: float
 
 
-@njit(cache=True, nogil=True)
-def _latest_row(
-    compute_s: Floats, backward_s: Floats, busy_s: Floats, nbytes: Floats, credit: Floats
-) -> tuple[Floats, Floats, Ints]:
-    """The row whose gradients are used the latest: when (s), what of it is waiting (s), which; shape [configs]."""
-    configs, rows = busy_s.shape
-    late_s, behind_s, latest = np.zeros(configs), np.zeros(configs), np.zeros(configs, dtype=np.int64)
-    wait_s = np.zeros(rows)
+class _Costs(NamedTuple):
+    """As `State` has them."""
+
+    compute_s: float
+    accumulation: int
+    block_s: float
+    byte_s: float
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _table(asked: _Asked, rows: _Rows, costs: _Costs) -> tuple[Floats, Floats]:
+    """The columns of configs, and their floors (s)."""
+    configs, compute_s = len(asked.way), costs.compute_s
+    table, floors_s, busy_s = np.empty((configs, 13)), np.empty(configs), np.empty(len(rows.nbytes))
     for config in range(configs):
-        backlog_s = sent_s = sent_bytes = 0.0  # of layers > m
-        for row in range(rows - 1, -1, -1):
-            backlog_s = max(0.0, backlog_s - backward_s[row])  # when m's gradients are complete
-            wait_s[row] = min(backlog_s, credit[config] * (sent_s / sent_bytes)) if sent_bytes else backlog_s
-            backlog_s += busy_s[config, row]
-            sent_s += busy_s[config, row]
-            sent_bytes += nbytes[row]
-        ahead_s = 0.0  # of layers <= m
-        for row in range(rows):
-            ahead_s += busy_s[config, row]
-            arrives_s = compute_s[row] + wait_s[row] + ahead_s
-            if arrives_s >= late_s[config]:
-                late_s[config], behind_s[config], latest[config] = arrives_s, wait_s[row], row
-    return late_s, behind_s, latest
+        partition, credit, crowding = asked.partition[config], asked.credit[config], asked.crowding[config]
+        way, byte_s = asked.way[config], costs.byte_s * (1.0 + crowding)
+        total_s = overhead_s = 0.0
+        for row in range(len(busy_s)):
+            blocks_s = rows.blocks[way, row] * costs.block_s
+            busy_s[row] = blocks_s + rows.nbytes[row] * byte_s
+            overhead_s += blocks_s
+            total_s += busy_s[row]
+        late_s, behind_s, tail = _latest(rows, busy_s, credit, (costs.accumulation - 1) * compute_s)
+        floor_s = max(costs.accumulation * compute_s, total_s, late_s, LEAST)
+        full_s = costs.block_s + min(partition, rows.largest_bytes) * byte_s
+        columns = (
+            math.log2(partition),
+            math.log2(max(credit / partition, LEAST)),
+            math.log(floor_s / max(compute_s, LEAST)),
+            total_s / floor_s,
+            overhead_s / max(total_s, LEAST),
+            math.log(max(full_s, LEAST) / floor_s),
+            math.log1p(1e3 * credit / max(partition, 1.0) * full_s / floor_s),
+            behind_s / floor_s,
+            compute_s * costs.accumulation / floor_s,
+            tail,
+            math.log2(partition / rows.largest_bytes),
+            rows.whole[way],
+            math.log1p(crowding),
+        )
+        for column in range(len(columns)):
+            table[config, column] = columns[column]
+        floors_s[config] = floor_s
+    return table, floors_s
+
+
+@njit(error_model="numpy")
+def _latest(rows: _Rows, busy_s: Floats, credit: float, before_s: float) -> tuple[float, float, float]:
+    """The row whose gradients are used the latest: when (s), what of it is waiting (s), where in the model (0 … 1).
+
+    Args:
+        rows: of layers.
+        busy_s: of each on the slowest link (s).
+        credit: bytes.
+        before_s: compute of earlier backward passes of the step (s).
+    """
+    count = len(busy_s)
+    wait_s = np.empty(count)
+    backlog_s = sent_s = sent_bytes = 0.0  # of layers > m
+    for row in range(count - 1, -1, -1):
+        backlog_s = max(0.0, backlog_s - rows.backward_s[row])  # when m's gradients are complete
+        wait_s[row] = min(backlog_s, credit * (sent_s / sent_bytes)) if sent_bytes else backlog_s
+        backlog_s += busy_s[row]
+        sent_s += busy_s[row]
+        sent_bytes += rows.nbytes[row]
+    late_s = behind_s = ahead_s = 0.0  # of layers <= m
+    latest = -1
+    for row in range(count):
+        ahead_s += busy_s[row]
+        arrives_s = rows.left_s[row] + before_s + wait_s[row] + ahead_s
+        if arrives_s >= late_s:
+            late_s, behind_s, latest = arrives_s, wait_s[row], row
+    return late_s, behind_s, (latest + 1) / count if late_s > 0 else 0.0

@@ -39,6 +39,17 @@ class Forward(Net):
         self._encoders = [np.stack(values) for values in zip(*(m[:ENCODER] for m in members), strict=True)]
         self.heads = [member[ENCODER:] for member in members]
 
+    @property
+    def heads(self) -> list[list[Array]]:
+        """Arrays of each member's head."""
+        return self._heads
+
+    @heads.setter
+    def heads(self, heads: list[list[Array]]) -> None:
+        self._heads = heads
+        stacked = [np.stack(values) for values in zip(*heads, strict=True)]
+        self._together = [values if values.ndim > 2 else values[:, None] for values in stacked]  # biases as rows
+
     def encode(self, vector: Vector) -> Array:
         """A state as the heads take it, one member after the other; shape [members · (LSTM + 2 BRANCH)]."""
         layer, bandwidth, static = (part[0] for part in self.inputs(vector))
@@ -56,10 +67,10 @@ class Forward(Net):
             state: one for all, or one for each candidate, shape [configs, .].
             asked: the candidates.
         """
-        table = self.scored("candidate", asked.table)
-        pairs = zip(self.heads, self.parts(state), strict=True)
-        said: Floats = np.mean([head(weights, part, table)[-1][..., 0] for weights, part in pairs], axis=0)
-        return said.astype(np.float64)
+        members = state.reshape(-1, len(self.heads), state.shape[-1] // len(self.heads)).swapaxes(0, 1)
+        *_, said = head(self._together, members, self.scored("candidate", asked.table))
+        rated: Floats = said[..., 0].mean(axis=0).astype(np.float64)
+        return rated
 
 
 def head(weights: Sequence[Array], state: Array, candidate: Array) -> tuple[Array, Array, Array, Array]:

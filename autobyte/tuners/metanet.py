@@ -25,7 +25,7 @@ from autobyte.tuners.metanet_network import Network
 from autobyte.tuners.metanet_predictor import Learned
 from autobyte.tuners.trigger import PAPER, Misses, Trigger
 from autobyte.tuners.twin import Twin
-from autobyte.tuners.twin_process import Process
+from autobyte.tuners.twin_process import Posterior, Process
 from autobyte.tuners.twin_windows import JobState, Window
 from autobyte.units import format_bytes
 
@@ -119,23 +119,27 @@ class Metanet(Twin):
 
     def tell(self, measurement: Measurement) -> None:
         """Calibrate on it, and see whether it is a lesson."""
-        complete, calibration = self._complete(measurement), self._calibration
-        if complete:
-            self._learned.note(measurement, torn=bool(calibration.noise.broken(measurement.step_s)))
-        if calibration.windows:
-            self._learned.off = self._off_in(calibration.regime)
-        before = self._misses.compared
+        calibration = self._calibration
+        number, compared = calibration.number, self._misses.compared
         super().tell(measurement)
-        clear = complete and self._misses.compared > before
+        clear = calibration.number > number and self._misses.compared > compared
         clear = clear and not calibration.windows[-1].surprise and not calibration.doubtful
         self._wrong = clear and abs(self._misses.last) > ADAPT
+
+    def _calibrate(self, measurement: Measurement, expected_s: float) -> bool:
+        self._learned.note(measurement, torn=bool(self._calibration.noise.broken(measurement.step_s)))
+        return super()._calibrate(measurement, expected_s)
+
+    def _stretched(self, state: JobState, config: Config, stretch: Floats) -> Floats:
+        self._learned.off = self._off_in(self._calibration.regime)
+        return super()._stretched(state, config, stretch)
 
     def work(self) -> None:
         """Learn from a prediction that was wrong."""
         calibration = self._calibration
         if self._wrong:
             self._learned.off = self._off_in(calibration.regime)
-            stretch = np.exp(calibration.stretch(calibration.rows(list(self._learned.off)))[0])
+            stretch = np.exp(calibration.stretch(calibration.rows(list(self._learned.off))).mean)
             self._learned.learn(calibration.now(), stretch)
         self._wrong = False
 
@@ -155,7 +159,7 @@ class Metanet(Twin):
         self._learned.off = self._off_in(self._calibration.regime)
         return super()._believed()
 
-    def _stretch(self, rows: Floats) -> tuple[Floats, Floats]:
+    def _stretch(self, rows: Floats) -> Posterior:
         """As the twin has it, of all that do not let too much more into flight, nor take long for blocks alone."""
         windows = self._calibration.windows
         blocks_s = self._blocks_s(windows[-1].state.workers, windows[-1].state.servers) * self._calibration.overhead
@@ -163,9 +167,7 @@ class Metanet(Twin):
         asked &= rows[:, 3] <= max(window.row[3] for window in windows) + OCTAVES
         asked |= not asked.any()
         self._possible = asked
-        stretch, variance = np.zeros((2, len(rows)))
-        stretch[asked], variance[asked] = self._calibration.stretch(rows[asked])
-        return stretch, variance
+        return self._calibration.stretch(rows[asked]).of(np.flatnonzero(asked), len(rows))
 
     def _simulate(self, state: JobState, stretch: Floats, least_s: Floats) -> Floats:
         """Predicted step times of candidates that may be asked for (s), in one batch; infinite for the rest."""

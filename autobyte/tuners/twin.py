@@ -2,6 +2,7 @@
 
 import logging
 import math
+import statistics
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary
@@ -28,7 +29,7 @@ from autobyte.tuners.choosing import (
 )
 from autobyte.tuners.trigger import Backoff, Misses, Trigger
 from autobyte.tuners.twin_calibration import Calibration
-from autobyte.tuners.twin_process import Process
+from autobyte.tuners.twin_process import Posterior, Process
 from autobyte.tuners.twin_windows import JobState, Load, Window
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class Twin(Tuner):
         self._running = measurement.config
         expected_s, changed = self._expects_s(measurement.config), False
         if self._predictor is not None and self._complete(measurement):
-            changed = self._calibration.note(measurement, expected_s=expected_s)
+            changed = self._calibrate(measurement, expected_s)
             self._news |= changed
         else:
             if self._predictor is not None and not self._unseen:
@@ -142,6 +143,10 @@ class Twin(Tuner):
         chosen = choice(self._candidates, self._running, value, bar, mean=mean, ran=ran)
         self.brief = self._told < SOON or chosen not in self._known
         return chosen
+
+    def _calibrate(self, measurement: Measurement, expected_s: float) -> bool:
+        """Take in a window that has statistics; whether something has changed but the config."""
+        return self._calibration.note(measurement, expected_s=expected_s)
 
     def _expects_s(self, config: Config) -> float:
         """Of steps under a config, as the last decision had it (s); nan if it has nothing to say."""
@@ -170,9 +175,9 @@ class Twin(Tuner):
         """Of all candidates, as windows with statistics have it."""
         calibration = self._calibration
         state, rows = calibration.now(), self._all_rows()
-        stretch, variance = self._stretch(rows)
-        wire_s = self._wire_s(state, stretch)
-        simulated_s = self._simulate(state, np.exp(stretch), np.maximum(wire_s, _compute_s(state)))
+        stretch = self._stretch(rows)
+        wire_s = self._wire_s(state, stretch.mean)
+        simulated_s = self._simulate(state, np.exp(stretch.mean), np.maximum(wire_s, _compute_s(state)))
         likely = np.isfinite(simulated_s)
         simulated_s = np.where(likely, simulated_s, simulated_s.min())
         hope = np.maximum(np.log(simulated_s / _compute_s(state)), 0.0)  # no step is faster than its compute
@@ -181,10 +186,12 @@ class Twin(Tuner):
         matters = float(np.clip(hope.min() / self.lacks.local, HIDDEN, 1.0))
         scale = self.lacks.scale(known, missed, noise)
         process = self.lacks.wider(min(scale, 1.0) * max(matters, self._misses.error / self.lacks.local))
-        residual, doubt = process.posterior(known, missed, noise, at=rows)
-        pace = np.where(likely, np.minimum(wire_s / simulated_s, 1.0) * np.minimum(np.sqrt(variance), 0.3), 0.0)
-        exposed = np.minimum(pace, hope) / np.sqrt(np.maximum(variance, 1e-12))
-        mean = np.where(likely, np.log(simulated_s) + residual, np.inf)
+        some = np.flatnonzero(likely)
+        residual = process.posterior(known, missed, noise, at=rows[some]).of(some, len(rows))
+        deviation = np.sqrt(stretch.variance)
+        pace = np.where(likely, np.minimum(wire_s / simulated_s, 1.0) * np.minimum(deviation, 0.3), 0.0)
+        exposed = np.minimum(pace, hope) / np.maximum(deviation, 1e-6)
+        mean = np.where(likely, np.log(simulated_s) + residual.mean, np.inf)
         seen = max(row[3] for row in known if row[0] == calibration.regime)
         far = beyond(rows[:, 3], seen)
         mean += far * pace * (1.0 if self._early else 0.5)  # more in flight than ever: expect the worse
@@ -193,14 +200,14 @@ class Twin(Tuner):
         mean[rows[:, 3] > known[:, 3].max() + OCTAVES] = np.inf
 
         def together(some: Ints) -> Floats:
-            links: Floats = calibration.together(rows[some]) * np.outer(exposed[some], exposed[some])
-            return links + process.together(known, missed, noise, at=rows[some])[1]
+            links: Floats = stretch.together(some) * np.outer(exposed[some], exposed[some])
+            return links + residual.together(some)
 
-        deviation = np.sqrt(exposed**2 * variance + np.minimum(doubt, process.local**2))
-        return Belief(mean, deviation, together, float(np.median(noise)))
+        deviation = np.sqrt(exposed**2 * stretch.variance + np.minimum(residual.variance, process.local**2))
+        return Belief(mean, deviation, together, statistics.median(noise.tolist()))
 
-    def _stretch(self, rows: Floats) -> tuple[Floats, Floats]:
-        """Logarithm of how much longer bytes take under each candidate, and its variance; shape [configs]."""
+    def _stretch(self, rows: Floats) -> Posterior:
+        """Logarithm of how much longer bytes take under each candidate."""
         return self._calibration.stretch(rows)
 
     def _wire_s(self, state: JobState, stretch: Floats) -> Floats:
@@ -282,12 +289,18 @@ class Twin(Tuner):
         stats = measurement.stats
         if stats is None:
             return False
-        times = np.stack([stats.forward_s, stats.backward_s])
-        rates = np.stack([stats.up_bytes_per_s, stats.down_bytes_per_s])
+        times = np.array([stats.forward_s, stats.backward_s])
+        rates = np.array([stats.up_bytes_per_s, stats.down_bytes_per_s])
         shapes = times.shape == (2, len(stats.forward_s), len(self._model.layers)) and rates.shape == times.shape[:2]
-        sound = np.isfinite(times).all() and np.isfinite(rates).all() and (times >= 0).all() and (rates > 0).all()
+        sound = (
+            times.size
+            and times.min() >= 0
+            and 0 < times.sum() < math.inf
+            and rates.min() > 0
+            and rates.max() < math.inf
+        )
         sends = len(stats.forward_s) > 1 and any(tensor.numel for tensor in self._model.tensors)
-        return bool(shapes and sound and sends and times.sum() > 0)
+        return bool(shapes and sound and sends)
 
 
 def _is_coarse(config: Config) -> bool:

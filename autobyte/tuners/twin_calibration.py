@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from autobyte.job import Floats
 from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
 from autobyte.tuners.noise import Noise
-from autobyte.tuners.twin_process import Apart, Process, Processes, among, misfit
+from autobyte.tuners.twin_process import Posterior, Process, Processes, misfit
 from autobyte.tuners.twin_torn import ENOUGH, StepS, end_of, explained, rest_of
 from autobyte.tuners.twin_windows import (
     BREAK,
@@ -43,9 +44,8 @@ def _links(crowding: tuple[float, float]) -> list[Process]:
 
 
 LINKS = _links((0.4, 0.2))
-USUAL = Processes.of(*LINKS)
-OPEN = Processes.of(*_links((0.6, 0.6)))  # by how much they crowd is open where sends tell of it
-ROUND = LINKS[0].octaves  # of all
+USUAL = Processes.of(LINKS)
+OPEN = Processes.of(_links((0.6, 0.6)))  # by how much they crowd is open where sends tell of it
 RESTING = np.array([process.drift <= RESTS for process in LINKS])
 SAME_LINK = 0.12  # of log(seconds per byte), under the same config
 SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no straggler
@@ -178,27 +178,18 @@ class Calibration:
         head = self.windows[-1].row[:2]
         return np.array([[*head, *place(config, load)] for config, load in zip(configs, loads, strict=True)])
 
-    def stretch(self, rows: Floats) -> tuple[Floats, Floats]:
-        """Logarithm of how much longer bytes take than in the latest window, and its variance; shape [rows].
+    def stretch(self, rows: Floats) -> Posterior:
+        """Logarithm of how much longer bytes take than in the latest window.
 
         Until the next, links may wander a little; by how much is no reason to stay with a config, nor to leave it.
         What surprised says little of other configs, but of its own all that is known.
         """
-        mean, variance = self._paces(rows)
+        told = self._paces(rows)
+        mean = told.mean - self.windows[-1].pace(self.overhead)
         for place_of, surprise in {tuple(window.row[2:]): window.surprise for window in self.windows}.items():
             if surprise > 0:
                 mean[(rows[:, 2:] == place_of).all(axis=1)] += surprise
-        return mean - self.windows[-1].pace(self.overhead), variance + (1 - math.exp(-1 / 2)) * RESTS**2
-
-    def together(self, rows: Floats) -> Floats:
-        """Covariance of the stretch between rows, shape [rows, rows]."""
-        known, values, noise = evidence(self.windows, self.overhead)
-        apart = Apart(rows, known, ROUND), among(known, ROUND), Apart(rows, rows, ROUND)
-        links, likely = self._likely()
-        means, within = links.together(known, values - values[-1], noise, at=rows, apart=apart)
-        off = means - likely @ means
-        covariance: Floats = np.tensordot(likely, within, axes=1) + (likely[:, None] * off).T @ off
-        return covariance
+        return replace(told, mean=mean, variance=told.variance + (1 - math.exp(-1 / 2)) * RESTS**2)
 
     def _likely(self, *, rest: bool = False) -> tuple[Processes, Floats]:
         """What links may be like, and how likely that is; those that rest alone, if so wanted."""
@@ -211,22 +202,19 @@ class Calibration:
         some = np.flatnonzero(likely >= min(self._least, likely.max()))
         return self._kinds.some(some), likely[some] / likely[some].sum()
 
-    def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> tuple[Floats, Floats]:
-        """Logarithm of seconds per byte, and its variance; shape [rows]. Told from windows, by default all."""
-        windows = windows or self.windows
+    def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> Posterior:
+        """Logarithm of seconds per byte at rows, told from windows, by default all."""
         links, likely = self._likely(rest=rest)
-        known, values, noise = evidence(windows, self.overhead)
-        apart = Apart(rows, known, ROUND), among(known, ROUND)
-        means, variances = links.posterior(known, values - values[-1], noise, at=rows, apart=apart)
-        mean = likely @ means
-        return mean + values[-1], likely @ (variances + (means - mean) ** 2)
+        known, values, noise = evidence(windows or self.windows, self.overhead)
+        told = links.posterior(known, values - values[-1], noise, at=rows, likely=likely)
+        return replace(told, mean=told.mean + values[-1])
 
     def _fit(self) -> None:
         """Weigh the costs that a block may have, and how much configs may matter, by how well windows then agree."""
         rows, paces, noise = evidence(self.windows, OVERHEADS)
         parts = parts_of(self.windows, OVERHEADS).T
         paces = paces.T - math.log(self.windows[-1].busy_s / self.windows[-1].most_bytes)
-        covariance = self._kinds.covariance(among(rows, ROUND)) + noise
+        covariance = self._kinds.covariance(rows, rows) + noise
         beyond = paces - self._kinds.expected(rows)[:, None]  # [links, overheads, rows]
         weights = -0.5 * misfit(covariance, beyond.swapaxes(1, 2))
         weights -= 0.5 * (np.log(OVERHEADS) / OVERHEAD_SPREAD) ** 2
@@ -263,7 +251,7 @@ class Calibration:
     def _end_of(self, window: Window, rest: Sequence[float], part: float) -> Window:
         """A window as it would be if all of it had been like its last part."""
         before, error = self.windows[-1], self.noise.error_of(rest, otherwise=window.error)
-        beyond = self._paces(window.row[None] + [before.row[0], 0, 0, 0])[0][0] - before.pace(self.overhead)
+        beyond = self._paces(window.row[None] + [before.row[0], 0, 0, 0]).mean[0] - before.pace(self.overhead)
         old, stretch = self.of(before), math.exp(float(beyond))
         return self._explained(*end_of(window, rest, part, error, before=before, old=old, stretch=stretch))
 
@@ -343,8 +331,8 @@ class Calibration:
         key = window, regime, rest, self.overhead, tuple((other, other.row[0], other.surprise) for other in others)
         if self._asked is None or self._asked[0] != key:  # windows are asked for it twice
             row = np.array([[regime, *window.row[1:]]])
-            mean, variance = self._paces(row, others, rest=rest)
-            self._asked = key, float(window.pace(self.overhead) - mean[0]), float(variance[0])
+            told = self._paces(row, others, rest=rest)
+            self._asked = key, float(window.pace(self.overhead) - told.mean[0]), float(told.variance[0])
         _, beyond, variance_of = self._asked
         return beyond, abs(beyond) >= SURPRISE * (math.sqrt(variance_of) + 0.03)
 

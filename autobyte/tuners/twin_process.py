@@ -4,11 +4,11 @@ Reference: Rasmussen and Williams (2006), sec. 2.2 and 2.7; the regimes are ours
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
+from numba import njit
 
 from autobyte.job import Floats, Ints
 
@@ -57,166 +57,200 @@ class Process:
 
     @property
     def variances(self) -> Floats:
-        """Of each part in `Apart`, shape [parts]."""
+        """Of each part, shape [parts]."""
         parts = self.common, self.regime, self.drift, self.trend, self.block, self.flight, self.crowding[1]
         return np.array(parts) ** 2
 
     def scale(self, rows: Floats, values: Floats, noise: Floats) -> float:
         """What to multiply its doubt about configs by, 0.2 to 5, as values with independent noise have it."""
         beyond = values - self.crowding[0] * _crowd(rows)
-        common, as_it_is = Processes.of(self.wider(0.0), self).covariance(among(rows, self.octaves))
+        common, as_it_is = Processes.of([self.wider(0.0), self]).covariance(rows, rows)
         covariance = common + np.diag(noise**2) + np.exp(2 * SCALES)[:, None, None] * (as_it_is - common)
-        likely = -0.5 * (misfit(covariance, beyond[:, None])[:, 0] + (SCALES / SPREAD) ** 2)
+        miss = misfit(covariance, np.tile(beyond[:, None], (len(SCALES), 1, 1)))[:, 0]
+        likely = -0.5 * (miss + (SCALES / SPREAD) ** 2)
         share = np.exp(likely - likely.max())
         return math.exp(share @ SCALES / share.sum())
 
     def covariance(self, one: Floats, other: Floats) -> Floats:
         """Between rows, shape [len(one), len(other)]."""
-        covariance: Floats = Processes.of(self).covariance(Apart(one, other, self.octaves))[0]
+        covariance: Floats = Processes.of([self]).covariance(one, other)[0]
         return covariance
 
-    def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance at other rows, after values with noise were seen; shape [len(at)] each.
+    def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> "Posterior":
+        """What is believed of other rows, after values with noise were seen.
 
         Args:
             rows, values: seen.
             noise: deviations, independent, shape [rows].
             at: the other rows.
         """
-        apart = Apart(at, rows, self.octaves), among(rows, self.octaves)
-        mean, variance = Processes.of(self).posterior(rows, values, np.diag(noise**2), at=at, apart=apart)
-        return mean[0], variance[0]
-
-    def together(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> tuple[Floats, Floats]:
-        """Mean at other rows, and the covariance between them, shape [len(at), len(at)]; see `posterior`."""
-        apart = Apart(at, rows, self.octaves), among(rows, self.octaves), Apart(at, at, self.octaves)
-        mean, covariance = Processes.of(self).together(rows, values, np.diag(noise**2), at=at, apart=apart)
-        return mean[0], covariance[0]
+        return Processes.of([self]).posterior(rows, values, np.diag(noise**2), at=at, likely=np.ones(1))
 
 
-class Apart:
-    """What covariances between rows are made of, whatever the deviations.
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What is believed of rows.
 
     Args:
-        one, other: rows.
-        octaves: as in `Process`.
-
-    Attributes:
-        parts: as `Process` has them in turn, for a deviation of 1; shape [7, len(one), len(other)].
+        mean, variance: of each, shape [rows].
+        together: covariance between some of them, given by their indices.
     """
 
-    def __init__(self, one: Floats, other: Floats, octaves: float) -> None:
-        self.parts = np.empty((7, len(one), len(other)))
-        common, same, lately, fading, block, flight, crowd = self.parts
-        common[:] = 1.0
-        when = one[:1] if (one[:, :2] == one[:1, :2]).all() else one  # candidates are all of the next window
-        together = when[:, None, 0] == other[None, :, 0]
-        windows = np.abs(when[:, None, 1] - other[None, :, 1])
-        same[:], lately[:], fading[:] = together, together * np.exp(windows / -4), together * _near(windows / TREND)
-        block[:] = _near((one[:, None, 2] - other[None, :, 2]) / octaves)
-        flight[:] = _near((one[:, None, 3] - other[None, :, 3]) / octaves)
-        np.multiply.outer(_crowd(one), _crowd(other), out=crowd)
+    mean: Floats
+    variance: Floats
+    together: Callable[[Ints], Floats]
 
-
-def among(rows: Floats, octaves: float) -> Apart:
-    """Rows and themselves: several ask for the same windows."""
-    return _among(rows.tobytes(), octaves)
-
-
-@lru_cache(maxsize=8)
-def _among(rows: bytes, octaves: float) -> Apart:
-    same = np.frombuffer(rows).reshape(-1, 4)
-    return Apart(same, same, octaves)
+    def of(self, which: Ints, rows: int) -> "Posterior":
+        """The same of so many rows, of which these are some: nothing is known of the others, nor asked."""
+        mean, variance = np.zeros((2, rows))
+        mean[which], variance[which] = self.mean, self.variance
+        place = np.zeros(rows, dtype=np.int64)
+        place[which] = np.arange(len(which))
+        return Posterior(mean, variance, lambda some: self.together(place[some]))
 
 
 @dataclass(frozen=True, eq=False)
 class Processes:
-    """Several over the same rows, worked out at once; shapes begin with [processes].
+    """Several over the same rows, worked out at once.
 
     Args:
-        variances: of each part in `Apart`, shape [processes, parts].
+        variances: of each part, as `_covariance` has them; shape [processes, parts].
         crowding: means, shape [processes].
+        octaves: as in `Process`, of all.
     """
 
     variances: Floats
     crowding: Floats
+    octaves: float
 
     @classmethod
-    def of(cls, *processes: Process) -> "Processes":
-        """These."""
+    def of(cls, processes: Sequence[Process]) -> "Processes":
+        """These; all of the same octaves."""
         means = np.array([process.crowding[0] for process in processes])
-        return cls(np.array([process.variances for process in processes]), means)
+        return cls(np.array([process.variances for process in processes]), means, processes[0].octaves)
 
     def some(self, which: Ints) -> "Processes":
         """Those of these indices."""
-        return Processes(self.variances[which], self.crowding[which])
+        return Processes(self.variances[which], self.crowding[which], self.octaves)
 
-    def covariance(self, apart: Apart) -> Floats:
+    def covariance(self, one: Floats, other: Floats) -> Floats:
         """Between rows, shape [processes, len(one), len(other)]."""
-        covariance: Floats = np.tensordot(self.variances, apart.parts, axes=1)
-        return covariance
+        return _covariance(self.variances, self.octaves, one, other)
 
     def expected(self, rows: Floats) -> Floats:
         """Mean at rows before anything was seen, shape [processes, len(rows)]."""
         return np.outer(self.crowding, _crowd(rows))
 
-    def posterior(
-        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: Sequence[Apart]
-    ) -> tuple[Floats, Floats]:
-        """Mean and variance at other rows, after values with noise were seen; shape [processes, len(at)] each.
+    def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, likely: Floats) -> Posterior:
+        """What is believed of other rows, after values with noise were seen, if one of the processes made them.
 
         Args:
             rows, values: seen.
             noise: its covariance, shape [rows, rows].
             at: the other rows.
-            apart: of them and those seen, and of those seen.
+            likely: how likely it was each of the processes, shape [processes].
         """
-        mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart)
-        alone = self.variances @ np.vstack([np.ones((6, len(at))), _crowd(at) ** 2])
-        return mean, np.maximum(alone - np.einsum("pan,pna->pa", across, solved), 0.0)
-
-    def together(
-        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: Sequence[Apart]
-    ) -> tuple[Floats, Floats]:
-        """Mean at other rows, and the covariance between them, shape [processes, len(at), len(at)].
-
-        Args:
-            rows, values, noise, at: as of `posterior`.
-            apart: as there, and of the other rows.
-        """
-        mean, across, solved = self._solve(rows, values, noise, at=at, apart=apart)
-        return mean, self.covariance(apart[2]) - across @ solved
-
-    def _solve(
-        self, rows: Floats, values: Floats, noise: Floats, *, at: Floats, apart: Sequence[Apart]
-    ) -> tuple[Floats, Floats, Floats]:
-        """Mean at other rows, what they have in common with those seen, and that solved for."""
-        across, seen = self.covariance(apart[0]), self.covariance(apart[1]) + noise
+        across = self.covariance(at, rows).swapaxes(1, 2)
         beyond = values - self.expected(rows)
-        solved = np.linalg.solve(seen, np.concatenate([beyond[..., None], across.swapaxes(1, 2)], axis=2))
-        return self.expected(at) + (across @ solved[..., :1])[..., 0], across, solved[..., 1:]
+        columns = np.concatenate([beyond[..., None], across], axis=2)
+        white, _ = _whitened(self.covariance(rows, rows) + noise, columns)
+        told, known = white[..., :1], white[..., 1:]
+        means = self.expected(at) + (told * known).sum(axis=1)
+        mean: Floats = likely @ means
+        off = means - mean
+        alone = self.variances @ np.vstack([np.ones((6, len(at))), _crowd(at) ** 2])
+        variance: Floats = likely @ (np.maximum(alone - (known**2).sum(axis=1), 0.0) + off**2)
+
+        def together(some: Ints) -> Floats:
+            within = self.covariance(at[some], at[some]) - known[..., some].swapaxes(1, 2) @ known[..., some]
+            between: Floats = (likely[:, None] * off[:, some]).T @ off[:, some]
+            return between + np.tensordot(likely, within, axes=1)
+
+        return Posterior(mean, variance, together)
 
 
 def misfit(covariance: Floats, beyond: Floats) -> Floats:
     """-2 times the logarithm of how likely values are, but for a constant.
 
     Args:
-        covariance: of the values, shape [..., values, values].
-        beyond: by how much they are not what is expected; some of it in each column, shape [..., values, columns].
+        covariance: of the values, shape [processes, values, values].
+        beyond: by how much they are not what is expected; some of it in each column, shape [processes, values,
+            columns].
 
     Returns:
-        shape [..., columns].
+        shape [processes, columns].
     """
-    squares = (beyond * np.linalg.solve(covariance, beyond)).sum(axis=-2)
-    return np.asarray(squares + np.linalg.slogdet(covariance)[1][..., None], float)
+    white, volume = _whitened(covariance, np.ascontiguousarray(beyond))
+    squares: Floats = (white**2).sum(axis=1)
+    return squares + volume[:, None]
 
 
-def _near(apart: Floats) -> Floats:
-    near: Floats = np.exp(np.square(apart) / -2)
-    return near
+@njit(cache=True, nogil=True, error_model="numpy")
+def _covariance(variances: Floats, octaves: float, one: Floats, other: Floats) -> Floats:
+    """Between rows, shape [processes, len(one), len(other)]; rows in turn that are alike in part share that part."""
+    processes, ones, others = len(variances), len(one), len(other)
+    covariance = np.empty((processes, ones, others))
+    when, block, flight = np.empty((processes, others)), np.empty(others), np.empty(others)
+    one_crowds, other_crowds = _crowd(one), _crowd(other)
+    for i in range(ones):
+        if i == 0 or one[i, 0] != one[i - 1, 0] or one[i, 1] != one[i - 1, 1]:
+            when[:] = variances[:, :1]
+            for j in range(others):
+                if one[i, 0] == other[j, 0]:
+                    windows = abs(one[i, 1] - other[j, 1])
+                    lately, fading = math.exp(windows / -4), _near(windows / TREND)
+                    for k in range(processes):
+                        when[k, j] += variances[k, 1] + variances[k, 2] * lately + variances[k, 3] * fading
+        if i == 0 or one[i, 2] != one[i - 1, 2]:
+            for j in range(others):
+                block[j] = _near((one[i, 2] - other[j, 2]) / octaves)
+        for j in range(others):
+            flight[j] = _near((one[i, 3] - other[j, 3]) / octaves)
+        for k in range(processes):
+            of_block, of_flight, of_crowd = variances[k, 4], variances[k, 5], variances[k, 6] * one_crowds[i]
+            for j in range(others):
+                config = of_block * block[j] + of_flight * flight[j] + of_crowd * other_crowds[j]
+                covariance[k, i, j] = when[k, j] + config
+    return covariance
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def _whitened(covariance: Floats, columns: Floats) -> tuple[Floats, Floats]:
+    """Columns divided by the Cholesky root of each covariance, and the logarithm of its determinant.
+
+    In LAPACK a root of 32 rows costs more calls than arithmetic.
+
+    Args:
+        covariance: shape [processes, rows, rows].
+        columns: shape [processes, rows, columns].
+    """
+    processes, rows, count = columns.shape
+    white, volume, root = columns.copy(), np.zeros(processes), np.empty((rows, rows))
+    for k in range(processes):
+        for i in range(rows):
+            for j in range(i + 1):
+                left = covariance[k, i, j]
+                for m in range(j):
+                    left -= root[i, m] * root[j, m]
+                root[i, j] = math.sqrt(left) if i == j else left / root[j, j]
+            for m in range(i):
+                for c in range(count):
+                    white[k, i, c] -= root[i, m] * white[k, m, c]
+            for c in range(count):
+                white[k, i, c] /= root[i, i]
+            volume[k] += 2 * math.log(root[i, i])
+    return white, volume
+
+
+@njit(error_model="numpy")
+def _near(apart: float) -> float:
+    return math.exp(apart * apart / -2)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _crowd(rows: Floats) -> Floats:
     """What crowding grows with: nothing while little is in flight, then every octave; shape [len(rows)]."""
-    crowd: Floats = np.log1p(np.exp2(rows[:, 3] - KNEE))
+    crowd = np.empty(len(rows))
+    for i in range(len(rows)):
+        crowd[i] = math.log1p(2.0 ** (rows[i, 3] - KNEE))
     return crowd

@@ -109,13 +109,18 @@ class Window:
         return float((self.state.forward_s + self.state.backward_s).sum(axis=1).max())
 
     @cached_property
+    def nominal_s(self) -> float:
+        """Time in a step that its blocks nominally kept the busiest link beyond their bytes."""
+        return self.load.blocks * self.load.block_s
+
+    @cached_property
     def busy_s(self) -> float:
         """Time in a step in which the busiest link was busy."""
         return float((self.load.nbytes / self.state.up_bytes_per_s).max())
 
     def bytes_s(self, overhead: float) -> float:
         """The part of it that bytes took, if blocks cost so much."""
-        return max(self.busy_s - self.load.blocks * self.load.block_s * overhead, LEAST * self.busy_s)
+        return max(self.busy_s - self.nominal_s * overhead, LEAST * self.busy_s)
 
     def pace(self, overhead: float) -> float:
         """Logarithm of the seconds per byte, if blocks cost so much."""
@@ -171,8 +176,8 @@ def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Float
 
 def parts_of(windows: Sequence[Window], overhead: Floats | float) -> Floats:
     """The part of each window's link time that bytes took, if blocks cost so much; shape [windows, ...]."""
-    busy_s, nominal_s = np.array([(window.busy_s, window.load.blocks * window.load.block_s) for window in windows]).T
-    parts: Floats = 1.0 - np.multiply.outer(nominal_s / busy_s, overhead)
+    blocks = np.array([window.nominal_s / window.busy_s for window in windows])
+    parts: Floats = 1.0 - np.multiply.outer(blocks, overhead)
     return np.maximum(parts, LEAST)
 
 

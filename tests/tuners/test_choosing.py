@@ -79,8 +79,8 @@ def test_what_fades_fades_on() -> None:
     missed = []
     for trend in (1.2, 0.0):
         process = Process(regime=3.0, drift=0.05, trend=trend)
-        mean, _ = process.posterior(rows[:8], 0.05 * windows[:8], np.full(8, 0.01), at=rows[8:])
-        missed.append(abs(float(mean[0]) - 0.05 * windows[8]))
+        told = process.posterior(rows[:8], 0.05 * windows[:8], np.full(8, 0.01), at=rows[8:])
+        missed.append(abs(float(told.mean[0]) - 0.05 * windows[8]))
     assert missed[0] <= 0.02 <= missed[1]
 
 
@@ -90,10 +90,9 @@ def test_what_was_seen_leaves_a_covariance() -> None:
     rows = np.array([[0.0, 0.0, 20.0, 22.0], [0.0, 1.0, 24.0, 24.0]])
     at = np.array([[0.0, 2.0, place, place + 1] for place in (18.0, 20.0, 23.0)] + [rows[0].tolist()])
     noise = np.array([1e-6, 0.02])
-    mean, left = process.together(rows, values := np.array([0.1, -0.1]), noise, at=at)
-    alone = process.posterior(rows, values, noise, at=at)
-    assert mean == pytest.approx(alone[0])
-    assert np.diag(left) == pytest.approx(alone[1], abs=1e-9)
+    told = process.posterior(rows, np.array([0.1, -0.1]), noise, at=at)
+    left = told.together(np.arange(4))
+    assert np.diag(left) == pytest.approx(told.variance, abs=1e-9)
     assert left[3] == pytest.approx(np.zeros(4), abs=1e-9)
     assert left == pytest.approx(left.T)
     assert np.linalg.eigvalsh(left).min() >= -1e-9

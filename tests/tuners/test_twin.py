@@ -76,12 +76,12 @@ def test_that_links_crowd_is_expected_and_can_be_unlearned() -> None:
     """Of log(seconds per byte), beside 16 MiB in flight: more is expected at 128 MiB, until that was tried."""
     crowds = Process(regime=3.0, flight=0.02, crowding=(0.4, 0.2))
     rows = np.array([[0.0, k, 20.0, math.log2(mib << 20)] for k, mib in enumerate((16, 128))])
-    mean, variance = crowds.posterior(rows[:1], np.zeros(1), np.full(1, 0.01), at=rows)
-    assert mean[0] == pytest.approx(0.0, abs=1e-3)
-    assert mean[1] == pytest.approx(0.4 * math.log((1 + 128 / 64) / (1 + 16 / 64)), abs=0.02)
-    assert variance[1] > 10 * variance[0]
-    tried, _ = crowds.posterior(rows, np.zeros(2), np.full(2, 0.01), at=rows)
-    assert abs(tried[1]) < 0.02
+    told = crowds.posterior(rows[:1], np.zeros(1), np.full(1, 0.01), at=rows)
+    assert told.mean[0] == pytest.approx(0.0, abs=1e-3)
+    assert told.mean[1] == pytest.approx(0.4 * math.log((1 + 128 / 64) / (1 + 16 / 64)), abs=0.02)
+    assert told.variance[1] > 10 * told.variance[0]
+    tried = crowds.posterior(rows, np.zeros(2), np.full(2, 0.01), at=rows)
+    assert abs(tried.mean[1]) < 0.02
 
 
 @pytest.mark.parametrize("architecture", ["ps", "allreduce"])
