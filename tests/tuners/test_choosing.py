@@ -9,7 +9,6 @@ import pytest
 from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.tuners.choosing import Belief, choice, worth, worth_together
-from autobyte.tuners.twin_process import Process
 
 NORMAL = NormalDist()
 
@@ -70,32 +69,6 @@ def test_of_what_is_worth_about_as_much_the_one_that_is_expected_fastest() -> No
     assert choice(candidates, candidates[0], mean=mean, value=value, bar=0.05) == candidates[0]
     assert choice(candidates, candidates[0], mean=mean, ran={candidates[2]}, **at_all) == candidates[2]
     assert choice(candidates, candidates[0], mean=mean, ran={candidates[0]}, **at_all) == candidates[1]
-
-
-def test_what_fades_fades_on() -> None:
-    """A window ahead, after a fade of a twentieth in each of eight; what only drifts is expected back."""
-    windows = np.arange(9.0)
-    rows = np.column_stack([np.zeros(9), windows, np.full((9, 2), 22.0)])
-    missed = []
-    for trend in (1.2, 0.0):
-        process = Process(regime=3.0, drift=0.05, trend=trend)
-        told = process.posterior(rows[:8], 0.05 * windows[:8], np.full(8, 0.01), at=rows[8:])
-        missed.append(abs(float(told.mean[0]) - 0.05 * windows[8]))
-    assert missed[0] <= 0.02 <= missed[1]
-
-
-def test_what_was_seen_leaves_a_covariance() -> None:
-    """Its diagonal is the posterior's variance; where one noise-free value is known, nothing is left."""
-    process = Process(common=0.1, drift=0.1, trend=0.2, block=0.05, flight=0.03, octaves=2.0)
-    rows = np.array([[0.0, 0.0, 20.0, 22.0], [0.0, 1.0, 24.0, 24.0]])
-    at = np.array([[0.0, 2.0, place, place + 1] for place in (18.0, 20.0, 23.0)] + [rows[0].tolist()])
-    noise = np.array([1e-6, 0.02])
-    told = process.posterior(rows, np.array([0.1, -0.1]), noise, at=at)
-    left = told.together(np.arange(4))
-    assert np.diag(left) == pytest.approx(told.variance, abs=1e-9)
-    assert left[3] == pytest.approx(np.zeros(4), abs=1e-9)
-    assert left == pytest.approx(left.T)
-    assert np.linalg.eigvalsh(left).min() >= -1e-9
 
 
 def test_however_many_there_are_the_best_is_among_those_compared() -> None:
