@@ -27,6 +27,7 @@ from autobyte.features.static import KNOWN_MODELS
 from autobyte.job import Floats, Ints
 
 LEAST = 1e-9  # so that a logarithm exists
+COLUMNS = len(CANDIDATE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +144,6 @@ def candidates(state: State, configs: Sequence[Config], *, stretch: Floats | Non
         _Rows(left_s, backward_s, static.row_bytes, np.array(blocks), np.array(whole), static.largest_bytes),
         _Costs(state.compute_s, state.accumulation, state.block_s, state.byte_s),
     )
-    assert table.shape[1] == len(CANDIDATE)
     return Candidates(table, floor_s)
 
 
@@ -187,7 +187,7 @@ class _Costs(NamedTuple):
 def _table(asked: _Asked, rows: _Rows, costs: _Costs) -> tuple[Floats, Floats]:
     """The columns of configs, and their floors (s)."""
     configs, compute_s = len(asked.way), costs.compute_s
-    table, floors_s, busy_s = np.empty((configs, 13)), np.empty(configs), np.empty(len(rows.nbytes))
+    table, floors_s, busy_s = np.empty((configs, COLUMNS)), np.empty(configs), np.empty(len(rows.nbytes))
     for config in range(configs):
         partition, credit, crowding = asked.partition[config], asked.credit[config], asked.crowding[config]
         way, byte_s = asked.way[config], costs.byte_s * (1.0 + crowding)
@@ -215,7 +215,8 @@ def _table(asked: _Asked, rows: _Rows, costs: _Costs) -> tuple[Floats, Floats]:
             rows.whole[way],
             math.log1p(crowding),
         )
-        for column in range(len(columns)):
+        assert len(columns) == COLUMNS
+        for column in range(COLUMNS):
             table[config, column] = columns[column]
         floors_s[config] = floor_s
     return table, floors_s

@@ -41,7 +41,7 @@ class Forward(Net):
 
     @property
     def heads(self) -> list[list[Array]]:
-        """Arrays of each member's head."""
+        """Arrays of each member's head; to be assigned, not changed in place."""
         return self._heads
 
     @heads.setter
@@ -67,7 +67,7 @@ class Forward(Net):
             state: one for all, or one for each candidate, shape [configs, .].
             asked: the candidates.
         """
-        members = state.reshape(-1, len(self.heads), state.shape[-1] // len(self.heads)).swapaxes(0, 1)
+        members = state.reshape(-1, self.variant.members, LSTM + 2 * BRANCH).swapaxes(0, 1)
         *_, said = head(self._together, members, self.scored("candidate", asked.table))
         rated: Floats = said[..., 0].mean(axis=0).astype(np.float64)
         return rated

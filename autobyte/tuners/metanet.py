@@ -127,10 +127,12 @@ class Metanet(Twin):
         self._wrong = clear and abs(self._misses.last) > ADAPT
 
     def _calibrate(self, measurement: Measurement, expected_s: float) -> bool:
+        """As the twin does; but what travels in a step must be known before."""
         self._learned.note(measurement, torn=bool(self._calibration.noise.broken(measurement.step_s)))
         return super()._calibrate(measurement, expected_s)
 
     def _stretched(self, state: JobState, config: Config, stretch: Floats) -> Floats:
+        """As the twin has it, in a state that is told with what ran."""
         self._learned.off = self._off_in(self._calibration.regime)
         return super()._stretched(state, config, stretch)
 

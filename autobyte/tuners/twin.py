@@ -231,7 +231,7 @@ class Twin(Tuner):
         """What the blocks of a step nominally cost under each candidate (s), shape [configs]."""
         if (workers, servers) not in self._costs:
             loads = [self._load(config, workers, servers) for config in self._candidates]
-            self._costs[workers, servers] = np.array([load.blocks * load.block_s for load in loads])
+            self._costs[workers, servers] = np.array([load.blocks_s for load in loads])
         return self._costs[workers, servers]
 
     def _simulate(self, state: JobState, stretch: Floats, least_s: Floats) -> Floats:
@@ -291,7 +291,7 @@ class Twin(Tuner):
             return False
         times = np.array([stats.forward_s, stats.backward_s])
         rates = np.array([stats.up_bytes_per_s, stats.down_bytes_per_s])
-        shapes = times.shape == (2, len(stats.forward_s), len(self._model.layers)) and rates.shape == times.shape[:2]
+        layers = times.shape[-1] == len(self._model.layers)
         sound = (
             times.size
             and times.min() >= 0
@@ -300,7 +300,7 @@ class Twin(Tuner):
             and rates.max() < math.inf
         )
         sends = len(stats.forward_s) > 1 and any(tensor.numel for tensor in self._model.tensors)
-        return bool(shapes and sound and sends)
+        return bool(layers and sound and sends)
 
 
 def _is_coarse(config: Config) -> bool:

@@ -160,7 +160,7 @@ class Calibration:
         """What a window showed, cost of blocks apart. Blocks keep uplinks and rings busy, but no downlinks."""
         state = window.state
         busy_s = window.load.nbytes / state.up_bytes_per_s
-        blocks_s = window.load.blocks * window.load.block_s * self.overhead
+        blocks_s = window.load.blocks_s * self.overhead
         up = window.load.nbytes / np.maximum(busy_s - blocks_s, LEAST * busy_s)
         return JobState(
             state.forward_s if forward_s is None else forward_s,

@@ -101,7 +101,7 @@ class Posterior:
     together: Callable[[Ints], Floats]
 
     def of(self, which: Ints, rows: int) -> "Posterior":
-        """The same of so many rows, of which these are some: nothing is known of the others, nor asked."""
+        """The same of so many rows, of which these are some; what it says of the others means nothing."""
         mean, variance = np.zeros((2, rows))
         mean[which], variance[which] = self.mean, self.variance
         place = np.zeros(rows, dtype=np.int64)
@@ -126,6 +126,7 @@ class Processes:
     @classmethod
     def of(cls, processes: Sequence[Process]) -> "Processes":
         """These; all of the same octaves."""
+        assert len({process.octaves for process in processes}) == 1
         means = np.array([process.crowding[0] for process in processes])
         return cls(np.array([process.variances for process in processes]), means, processes[0].octaves)
 
@@ -152,7 +153,7 @@ class Processes:
         """
         across = self.covariance(at, rows).swapaxes(1, 2)
         beyond = values - self.expected(rows)
-        columns = np.concatenate([beyond[..., None], across], axis=2)
+        columns = np.ascontiguousarray(np.concatenate([beyond[..., None], across], axis=2))
         white, _ = _whitened(self.covariance(rows, rows) + noise, columns)
         told, known = white[..., :1], white[..., 1:]
         means = self.expected(at) + (told * known).sum(axis=1)
@@ -173,7 +174,7 @@ def misfit(covariance: Floats, beyond: Floats) -> Floats:
     """-2 times the logarithm of how likely values are, but for a constant.
 
     Args:
-        covariance: of the values, shape [processes, values, values].
+        covariance: of the values, positive definite, shape [processes, values, values].
         beyond: by how much they are not what is expected; some of it in each column, shape [processes, values,
             columns].
 
@@ -194,8 +195,9 @@ def _covariance(variances: Floats, octaves: float, one: Floats, other: Floats) -
     one_crowds, other_crowds = _crowd(one), _crowd(other)
     for i in range(ones):
         if i == 0 or one[i, 0] != one[i - 1, 0] or one[i, 1] != one[i - 1, 1]:
-            when[:] = variances[:, :1]
             for j in range(others):
+                for k in range(processes):
+                    when[k, j] = variances[k, 0]
                 if one[i, 0] == other[j, 0]:
                     windows = abs(one[i, 1] - other[j, 1])
                     lately, fading = math.exp(windows / -4), _near(windows / TREND)
@@ -221,7 +223,7 @@ def _whitened(covariance: Floats, columns: Floats) -> tuple[Floats, Floats]:
     In LAPACK a root of 32 rows costs more calls than arithmetic.
 
     Args:
-        covariance: shape [processes, rows, rows].
+        covariance: positive definite, shape [processes, rows, rows].
         columns: shape [processes, rows, columns].
     """
     processes, rows, count = columns.shape

@@ -49,7 +49,7 @@ def end_of(
         """Of two states' mean the second, as far as that can be."""
         return np.clip((mixed - (1 - part) * first) / part, 0.1 * mixed, mixed / part)
 
-    blocks_s = load.blocks * load.block_s * old.overhead
+    blocks_s = load.blocks_s * old.overhead
     up_s = load.nbytes / old.up_bytes_per_s * stretch + blocks_s
     down_s = load.nbytes / old.down_bytes_per_s * stretch + blocks_s * (state.servers == 0)
     ended = JobState(
@@ -79,7 +79,7 @@ def explained(window: Window, told: float, state: JobState, step_s: StepS) -> Wi
         return window
     least_s = max(window.step_s - window.compute_s, 0.1 * window.step_s) / 2
     some_s = np.geomspace(min(least_s, window.busy_s / 2), max(window.step_s, 2 * window.busy_s), 32)
-    blocks_s = load.blocks * load.block_s * state.overhead
+    blocks_s = load.blocks_s * state.overhead
     stretch = np.maximum(some_s - blocks_s, LEAST * some_s) / window.bytes_s(state.overhead)
     steps = np.log(step_s(state, window.config, stretch) / window.step_s)
     busy = np.linspace(math.log(some_s[0]), math.log(some_s[-1]), 512)

@@ -36,6 +36,11 @@ class Load:
     nbytes: Floats
     block_s: float
 
+    @property
+    def blocks_s(self) -> float:
+        """What all of them nominally cost there beyond their bytes (s)."""
+        return self.blocks * self.block_s
+
 
 @dataclass(frozen=True, eq=False)
 class JobState:
@@ -109,18 +114,13 @@ class Window:
         return float((self.state.forward_s + self.state.backward_s).sum(axis=1).max())
 
     @cached_property
-    def nominal_s(self) -> float:
-        """Time in a step that its blocks nominally kept the busiest link beyond their bytes."""
-        return self.load.blocks * self.load.block_s
-
-    @cached_property
     def busy_s(self) -> float:
         """Time in a step in which the busiest link was busy."""
         return float((self.load.nbytes / self.state.up_bytes_per_s).max())
 
     def bytes_s(self, overhead: float) -> float:
         """The part of it that bytes took, if blocks cost so much."""
-        return max(self.busy_s - self.nominal_s * overhead, LEAST * self.busy_s)
+        return max(self.busy_s - self.load.blocks_s * overhead, LEAST * self.busy_s)
 
     def pace(self, overhead: float) -> float:
         """Logarithm of the seconds per byte, if blocks cost so much."""
@@ -176,7 +176,7 @@ def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Float
 
 def parts_of(windows: Sequence[Window], overhead: Floats | float) -> Floats:
     """The part of each window's link time that bytes took, if blocks cost so much; shape [windows, ...]."""
-    blocks = np.array([window.nominal_s / window.busy_s for window in windows])
+    blocks = np.array([window.load.blocks_s / window.busy_s for window in windows])
     parts: Floats = 1.0 - np.multiply.outer(blocks, overhead)
     return np.maximum(parts, LEAST)
 
