@@ -48,7 +48,8 @@ def lstm(fed: Array, recurrent: Array) -> Array:
     for member in range(members):
         state, cell = np.zeros(units, dtype=np.float32), np.zeros(units, dtype=np.float32)
         for row in range(rows):
-            gate[:] = fed[member, row]
+            for index in range(gates):
+                gate[index] = fed[member, row, index]
             for unit in range(0, units, 4):  # four at a time, or it is gates that are loaded and stored
                 one, two, three, four = state[unit], state[unit + 1], state[unit + 2], state[unit + 3]
                 by = recurrent[member, unit : unit + 4]
@@ -71,5 +72,5 @@ def lstm(fed: Array, recurrent: Array) -> Array:
                 state[unit] = _sigmoid(TWO * cell[unit])
             for unit in range(units):
                 state[unit] = gate[3 * units + unit] * (TWO * state[unit] - ONE)
-            states[member, row] = state
+                states[member, row, unit] = state[unit]
     return states

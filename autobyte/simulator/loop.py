@@ -106,6 +106,13 @@ def _note(sends: Floats, size: int, busy_s: float, flight: int, rules: Rules) ->
 
 
 @njit(cache=True)
+def _copy(values: Ints, to: Ints) -> None:
+    """`to[:] = values`, which takes seconds to compile"""
+    for index in range(len(values)):
+        to[index] = values[index]
+
+
+@njit(cache=True)
 def _push_run(heap: Ints, size: int, low: int, high: int) -> None:
     """Add a run of ranks [low, high) to a heap of `size` runs"""
     place = size
@@ -250,8 +257,8 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
     missing = np.empty((groups, blocks), dtype=np.int64)  # gradients that a block waits for
     coming = np.empty((groups, tensors), dtype=np.int64)  # blocks that a tensor waits for
     for g in range(groups):
-        missing[g] = waits
-        coming[g] = pieces
+        _copy(waits, missing[g])
+        _copy(pieces, coming[g])
     complete = np.zeros((groups, tensors), dtype=np.int64)  # classes that have a gradient
     over = np.zeros(groups, dtype=np.int64)  # classes whose backward pass is over
     closed = np.zeros(groups, dtype=np.bool_)
@@ -284,7 +291,8 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
     at_iteration = np.zeros(classes, dtype=np.int64)
     since_s = np.zeros(classes)  # when it began to wait
     left = np.empty((classes, layers), dtype=np.int64)  # tensors that have not arrived
-    left[:] = per_layer
+    for c in range(classes):
+        _copy(per_layer, left[c])
     left_all = np.full(classes, tensors)
     begins = np.ones(classes, dtype=np.bool_)  # a layer, at the end of this turn
     computing = np.ones(classes, dtype=np.bool_)
@@ -493,7 +501,7 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
                     if at_iteration[c] < steps:
                         doing[c] = BACKWARD
                         at_layer[c] = layers - 1
-                        left[c] = per_layer
+                        _copy(per_layer, left[c])
                         left_all[c] = tensors
                         begins[c] = some_begin = True
                 continue
@@ -578,7 +586,7 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
             finish = True
         if finish and closed[g] and undone[g] == 0:  # Core._finish_step
             core_step[g] += 1
-            missing[g] = waits
+            _copy(waits, missing[g])
             position[g] = 0
             undone[g] = blocks
             closed[g] = False
