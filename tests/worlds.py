@@ -17,6 +17,7 @@ from autobyte.units import KIB, MIB
 NUMEL = st.sampled_from([0, 1, 7, 1000, 50_000, 300_000, 1_000_000])
 TIMES = st.sampled_from([0.0, 0.001, 0.002, 0.003, 0.01])
 RATES = st.sampled_from([1.25e8, 5e8, 1.25e9, math.inf])
+PLANNED_BY = ["bytescheduler", "bytescheduler", "p3", "dear", *POLICIES.names()]  # some more often than others
 MOST_BLOCKS = 400  # the reference is slow
 
 
@@ -61,7 +62,7 @@ def jobs(draw: st.DrawFn) -> Job:
 def plans(draw: st.DrawFn) -> Plan:
     """Every policy, with either credit rule, any overlap, and sometimes a fixed sequence."""
     job = draw(jobs())
-    policy = draw(st.sampled_from(["bytescheduler", "bytescheduler", "p3", "dear", *POLICIES.names()]))
+    policy = draw(st.sampled_from(PLANNED_BY))
     assume(policy != "dear" or not job.cluster.servers)
     partition = draw(st.sampled_from([4 * KIB, 100_000, MIB, 4 * MIB]))
     knobs = {"fusion": 1.0} if policy == "bytescheduler" and draw(st.booleans()) else {}
