@@ -29,6 +29,9 @@ class Registry(Generic[T]):
         """Every name, sorted."""
         return sorted({*self._places, *self._classes, *(point.name for point in entry_points(group=self._group))})
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._places or name in self.names()  # other packages are looked through only if need be
+
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
         """Decorate a class to add it under a name.
 

@@ -82,6 +82,7 @@ def test_a_module_that_is_loaded_again_may_register_again(registry) -> None:
 def test_another_package_brings_its_own_but_takes_no_name(registry, package: Path) -> None:
     assert registry.names() == ["fraction", "gone", "path", "theirs"]
     assert registry["theirs"].__module__ == "brought_along"
+    assert [name in registry for name in ("path", "theirs", "ours")] == [True, True, False]
     assert registry["path"] is Path
 
 

@@ -42,9 +42,9 @@ def check(
         raise InputError(f"budget must be at least 1 window, got {budget}; None is without end")
     if not drift > 0:
         raise InputError(f"drift must be positive, got {drift}; inf keeps the first plan")
-    if policy not in (AUTO, *POLICIES.names()):
+    if policy != AUTO and policy not in POLICIES:
         raise unknown("policy", policy, (AUTO, *POLICIES.names()))
-    if tuner is not None and tuner not in TUNERS.names():
+    if tuner is not None and tuner not in TUNERS:
         raise unknown("tuner", tuner, TUNERS.names())
     if policy == AUTO and (tuner is not None or config is not None):
         raise InputError(f"policy='{AUTO}' chooses its own config: leave out tuner= and config=")
