@@ -8,6 +8,7 @@ import faulthandler
 import importlib.util
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import socket
@@ -138,10 +139,13 @@ def on_ranks(function: Callable[..., Any], size: int, *arguments: Any, **keyword
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port that nobody takes meanwhile: Linux hands out none below 32768, and workers of xdist have their own."""
+    first = 20_000 + 2000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = random.randrange(first, first + 2000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def children_of(pid: int) -> Iterator[int]:
