@@ -17,6 +17,8 @@
 
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 BIN := .venv/bin
+# Half of what packages bring is never imported: what is, is compiled then
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 DEMO := out/demo
 # The same numbers on every CPU: one thread, kernels of BLAS and NumPy without AVX-512; a last digit makes another search
 SAME := OMP_NUM_THREADS=1
@@ -27,7 +29,8 @@ endif
 # Tests that nothing beside them disturbs: no training, no clock, no ports; they compile what the others need
 BESIDE := $(addprefix tests/,simulator scheduler tuners nets features comparison models)
 # Tests that need the machine to themselves: they look at the clock, wait for timeouts, or shape links
-ALONE := tests/testbed tests/paper/test_benchmark_flag.py tests/test_consultation.py tests/test_demo.py
+ALONE := $(filter-out %_validation.py,$(wildcard tests/testbed/test_*.py))
+ALONE += tests/paper/test_benchmark_flag.py tests/test_consultation.py tests/test_demo.py
 ALONE += $(addprefix tests/torch/test_torch_,faults.py scripts.py timing.py tuning.py)
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
@@ -37,14 +40,16 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 
 setup: .venv/setup
 
-.venv/setup: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+.venv/setup: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e .
 	touch $@
 
-.venv/test: .venv/setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,testbed]'
-	touch $@
+.venv/test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[test,testbed]'
+	touch .venv/setup $@
 
 demo: .venv/setup $(DEMO)/small_vgg.json
 	$(BIN)/autobyte compare --model $(DEMO)/small_vgg.json --workers 8 --bandwidth 1Gbit --out $(DEMO)/compare

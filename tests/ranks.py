@@ -54,7 +54,6 @@ class Ranks:
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ranks"))
         self._clean = weakref.finalize(self, shutil.rmtree, self._folder, True)
-        self._until = time.monotonic() + timeout_s
         where = str(Path(function.__code__.co_filename)), function.__qualname__
         variables = {**(environ or {}), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         pipes = [_context.Pipe() for _ in range(size)]
@@ -69,6 +68,7 @@ class Ranks:
             process.start()
             theirs.close()
             self.processes.append(process)
+        self._until = time.monotonic() + timeout_s  # the first to start also waits for what all import
 
     def outcomes(self) -> list[Any]:
         """What every rank returned, or the exception that it raised; None of one that was killed.
