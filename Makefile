@@ -26,12 +26,9 @@ ifeq ($(shell uname -m),x86_64)
 SAME += OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
 endif
 
-# Tests that nothing beside them disturbs: no training, no clock, no ports; they compile what the others need
-BESIDE := $(addprefix tests/,simulator scheduler tuners nets features comparison models)
-# Tests that need the machine to themselves: they look at the clock, wait for timeouts, or shape links
-ALONE := $(filter-out %_validation.py,$(wildcard tests/testbed/test_*.py))
-ALONE += tests/paper/test_benchmark_flag.py tests/test_consultation.py tests/test_demo.py
-ALONE += $(addprefix tests/torch/test_torch_,faults.py scripts.py timing.py tuning.py)
+# Tests that need the machine to themselves: they train, look at the clock, wait for timeouts, or shape links
+ALONE := tests/torch $(filter-out %_validation.py,$(wildcard tests/testbed/test_*.py)) tests/paper/test_benchmark_flag.py
+ALONE += $(addprefix tests/test_,consultation.py demo.py examples.py)
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
 MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
@@ -59,8 +56,7 @@ $(DEMO)/small_vgg.json: | .venv/setup
 	$(BIN)/autobyte profile examples/small_vgg.py:make_model --input 16,3,64,64 --name small_vgg --out $@
 
 test: .venv/test
-	$(SAME) $(BIN)/python -m pytest $(BESIDE) -n 2 --durations 15
-	$(SAME) $(BIN)/python -m pytest $(addprefix --ignore ,$(BESIDE) $(ALONE) $(ELSEWHERE)) -n 2 --dist worksteal --durations 15
+	$(SAME) $(BIN)/python -m pytest $(addprefix --ignore ,$(ALONE) $(ELSEWHERE)) -n 2 --dist worksteal --durations 15
 	$(SAME) $(BIN)/python -m pytest $(ALONE) --durations 15
 
 check: .venv/test

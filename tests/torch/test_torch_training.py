@@ -121,54 +121,46 @@ def equal(ours: list[Tensor], theirs: list[Tensor]) -> bool:
     return len(ours) == len(theirs) and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def compare_wire(rank: int, engine: str, wire_dtype: str, optimizer: str, accumulation: int) -> list[str]:
+def compare_wire(rank: int, wire_dtype: str, optimizer: str, accumulation: int) -> list[str]:
     compressed = by_ddp(rank, optimizer, accumulation=accumulation, hook=wire_dtype)
     assert not equal(compressed, by_ddp(rank, optimizer, accumulation=accumulation))
-    return compare_all(rank, engine, optimizer, accumulation, wire_dtype)
+    return compare_all(rank, optimizer, accumulation, wire_dtype)
 
 
-def compare_all(
-    rank: int, engine: str, optimizer: str, accumulation: int, wire_dtype: str | None = None
-) -> list[str]:
-    """The policies on an engine whose parameters are not DDP's."""
+def compare_all(rank: int, optimizer: str, accumulation: int, wire_dtype: str | None = None) -> list[str]:
     expected = by_ddp(rank, optimizer, accumulation=accumulation, hook=wire_dtype)
     wrong = []
-    for policy in (entrant for on, entrant in TRAINED if on == engine):
+    for engine, policy in TRAINED:
         told = {"engine": engine, "config": small(policy), "wire_dtype": wire_dtype}
         ours = by_autobyte(rank, optimizer, accumulation=accumulation, **told)
         if not equal(ours, expected):
-            wrong.append(policy)
+            wrong.append(f"{engine} {policy}")
     return wrong
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_two_ranks_have_ddps_parameters_to_the_bit(optimizer: str, accumulation: int, engine: str) -> None:
-    assert on_ranks(compare_all, 2, engine, optimizer, accumulation) == [[], []]
+def test_two_ranks_have_ddps_parameters_to_the_bit(optimizer: str, accumulation: int) -> None:
+    assert on_ranks(compare_all, 2, optimizer, accumulation) == [[], []]
 
 
-def compare_mirrored(rank: int, engine: str, accumulation: int) -> list[str]:
+def compare_mirrored(rank: int, accumulation: int) -> list[str]:
     training.Mirrors = partial(Mirrors, everywhere=True)  # type: ignore[assignment, misc]
-    return compare_all(rank, engine, "sgd", accumulation)
+    return compare_all(rank, "sgd", accumulation)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_gradients_that_travel_from_copies_give_the_same(accumulation: int, engine: str) -> None:
+def test_gradients_that_travel_from_copies_give_the_same(accumulation: int) -> None:
     """As those of a GPU do."""
-    assert on_ranks(compare_mirrored, 2, engine, accumulation) == [[], []]
+    assert on_ranks(compare_mirrored, 2, accumulation) == [[], []]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("wire_dtype", "optimizer", "accumulation"),
     [*itertools.product(["bf16"], OPTIMIZERS, [1, 3]), ("fp16", "sgd", 1)],
 )
-def test_compressed_gradients_are_those_of_ddps_hook(
-    wire_dtype: str, optimizer: str, accumulation: int, engine: str
-) -> None:
-    assert on_ranks(compare_wire, 2, engine, wire_dtype, optimizer, accumulation) == [[], []]
+def test_compressed_gradients_are_those_of_ddps_hook(wire_dtype: str, optimizer: str, accumulation: int) -> None:
+    assert on_ranks(compare_wire, 2, wire_dtype, optimizer, accumulation) == [[], []]
 
 
 def distances(rank: int) -> tuple[float, dict[str, float]]:
