@@ -71,11 +71,6 @@ class Process:
         share = np.exp(likely - likely.max())
         return math.exp(share @ SCALES / share.sum())
 
-    def covariance(self, one: Floats, other: Floats) -> Floats:
-        """Between rows, shape [len(one), len(other)]."""
-        covariance: Floats = Processes.of([self]).covariance(one, other)[0]
-        return covariance
-
     def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> "Posterior":
         """What is believed of other rows, after values with noise were seen.
 

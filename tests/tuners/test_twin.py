@@ -20,7 +20,7 @@ from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners.twin import Twin
-from autobyte.tuners.twin_process import Process
+from autobyte.tuners.twin_process import Process, Processes
 from autobyte.tuners.twin_windows import JobState, broken
 from autobyte.tuning import WARMUP, WINDOW, tune
 
@@ -412,8 +412,8 @@ def test_the_step_in_which_links_change_is_of_both_states(at: int, before: float
 def test_doubt_about_configs_follows_the_evidence(spread: float, least: float, most: float) -> None:
     process, random = Process(common=0.3, block=0.03, flight=0.03, octaves=3.0), np.random.default_rng(3)
     rows = np.column_stack([np.zeros((24, 2)), random.uniform(18, 28, size=(24, 2))])
-    drawn = Process(block=spread, flight=spread, octaves=3.0).covariance(rows, rows) + 1e-6 * np.eye(24)
-    values = random.multivariate_normal(np.zeros(24), drawn)
+    (smooth,) = Processes.of([Process(block=spread, flight=spread, octaves=3.0)]).covariance(rows, rows)
+    values = random.multivariate_normal(np.zeros(24), smooth + 1e-6 * np.eye(24))
     assert least <= process.scale(rows, values, np.full(24, 0.004)) <= most
     assert process.scale(rows[:1], values[:1], np.full(1, 0.004)) == pytest.approx(1.0, abs=0.05)
 
