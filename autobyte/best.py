@@ -27,7 +27,8 @@ def best_config(windows: Iterable[Measurement], default: Config, *, favourite: C
     Args:
         windows: what was measured, at most a few hundred of them.
         default: what runs if nothing is better.
-        favourite: is returned where it was measured and is as good as the best by two standard errors.
+        favourite: is returned where it was measured, no slower than the default, and is as good as the best by two
+            standard errors.
     """
     means: dict[Config, list[float]] = defaultdict(list)
     counts: dict[Config, int] = defaultdict(int)
@@ -48,9 +49,17 @@ def best_config(windows: Iterable[Measurement], default: Config, *, favourite: C
         return mean_s[one] * (1 + SURE * error) < mean_s[other]
 
     best = min(mean_s, key=lambda config: mean_s[config] * (1 + noise / math.sqrt(counts[config])), default=default)
-    if favourite is not None and favourite in mean_s and not beats(best, favourite):
+    if favourite in mean_s and not beats(best, favourite) and mean_s[favourite] <= mean_s.get(default, math.inf):
         return favourite
     return default if default in mean_s and not beats(best, default) else best
+
+
+def steps_changed(before: Measurement, now: Measurement) -> bool:
+    """Whether steps of one config take another time than they did, by more than noise."""
+    if before.config != now.config:
+        return False
+    error = math.hypot(*(max(w.error, JITTER / math.sqrt(len(w.step_s) - w.warmup)) for w in (before, now)))
+    return abs(now.mean_s / max(before.mean_s, 1e-12) - 1) > max(CHANGED, NOISE * error)
 
 
 def changed(before: Measurement, now: Measurement) -> bool:
@@ -60,8 +69,7 @@ def changed(before: Measurement, now: Measurement) -> bool:
     """
     if before.config != now.config:
         return False
-    error = math.hypot(*(max(w.error, JITTER / math.sqrt(len(w.step_s) - w.warmup)) for w in (before, now)))
-    if abs(now.mean_s / max(before.mean_s, 1e-12) - 1) > max(CHANGED, NOISE * error):
+    if steps_changed(before, now):
         return True
     old, new = before.stats, now.stats
     if old is None or new is None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from autobyte.best import best_config, changed
+from autobyte.best import best_config, steps_changed
 from autobyte.config import Config, Space
 from autobyte.consultation import Answer, Consultation
 from autobyte.errors import InputError
@@ -77,8 +77,8 @@ class Tuning:
             last: there will be no other, and its config stays.
         """
         before = next((w for w in reversed(self._windows) if w.config == measurement.config), None)
-        if before is not None and changed(before, measurement):
-            self._windows.clear()  # what was best on another job says nothing
+        if before is not None and steps_changed(before, measurement):
+            self._windows.clear()  # what was best on another job says nothing; what is stale shows when it runs again
         self._windows.append(measurement)
         self._count += 1
         answer = self._consult(measurement)

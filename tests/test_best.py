@@ -52,6 +52,12 @@ def test_a_favourite_is_kept_while_noise_could_explain_what_it_lacks() -> None:
     assert best_config(windows, DEFAULT, favourite=B) == A  # never measured
 
 
+def test_a_favourite_that_was_slower_than_the_default_is_not_kept() -> None:
+    default, slower = window(DEFAULT, 1.0, noise=0.05, seed=1), window(A, 1.01, noise=0.05, seed=1)
+    assert best_config([default, slower], DEFAULT, favourite=A) == DEFAULT
+    assert best_config([slower], DEFAULT, favourite=A) == A
+
+
 def test_a_single_step_does_not_tell_that_the_job_has_changed() -> None:
     """Windows that were given up on: one step each after the warm-up."""
     whole = [window(A, 1.0, seed=1), window(A, 1.2, seed=2)]

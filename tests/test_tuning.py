@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from jobs import make_model
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
-from autobyte.trace import Measurement
+from autobyte.trace import Measurement, RuntimeStats
 from autobyte.tuners import TUNERS, Tuner
 from autobyte.tuning import BRIEF, WARMUP, WINDOW, Decision, Tuning, judge, tune
 
@@ -156,6 +157,19 @@ def test_the_best_is_by_the_mean_over_all_its_windows() -> None:
         tuning.observe(world.measure(tuning.config, iterations=WINDOW, warmup=WARMUP))
     assert world.ran == [DEFAULT, A, B, A]
     assert tuning.best == B
+
+
+def test_what_is_best_is_forgotten_when_steps_change_and_not_for_statistics_that_jump() -> None:
+    """C runs twice at the end, its compute and links as if on another job: at the same pace, it stays the slowest."""
+    for slower, last in ((1.0, B), (1.5, C)):
+        tuning = Tuning(Script(B, C, C, C), SPACE)
+        for number in range(4):
+            config, jump = tuning.config, 1.3 if number == 3 else 1.0
+            times, rates = np.full((2, 3), jump), np.full(2, 1e9 / jump)
+            stats = RuntimeStats(times, times, rates, rates, np.ones(2))
+            second = SPEED[config] * (slower if number == 3 else 1.0)
+            tuning.observe(Measurement(config, 10 * number, (second,) * 10, 2, stats), last=number == 3)
+        assert tuning.config == last
 
 
 def test_the_warm_up_does_not_count_for_the_best() -> None:
