@@ -43,7 +43,7 @@ class Decision:
 
 
 class Tuning:
-    """Decides what runs next. A tuner can slow nothing down for good: the best so far is always at hand.
+    """Decides what runs next. A search that ends, rests or fails slows nothing down: the best so far is at hand.
 
     Trial 0 is the space's default. What a window showed is told to the tuner, which is asked for the next config; if
     it has none, fails, or does not answer in time, the best so far runs. The last decision of all is the best so far,
@@ -61,13 +61,17 @@ class Tuning:
         self._space = space
         self._windows: deque[Measurement] = deque(maxlen=KEEP)
         self._count = 0
+        self._anew = False  # the job has changed, and the default has not run since
         self.config = space.default
         self.decisions: deque[Decision] = deque(maxlen=KEEP)
 
     @property
     def best(self) -> Config:
-        """What did best in the latest windows; the default, unless another is better by more than noise."""
-        return best_config(self._windows, self._space.default)
+        """What did best in the latest windows; the default, unless another is better by more than noise.
+
+        Once the job has changed that is the default, until it has run on the job as it is.
+        """
+        return self._space.default if self._anew else best_config(self._windows, self._space.default)
 
     def observe(self, measurement: Measurement, *, last: bool = False) -> Config:
         """Take in a window, and say what runs in the next; `iterations` is then how long that shall be.
@@ -78,8 +82,11 @@ class Tuning:
         """
         before = next((w for w in reversed(self._windows) if w.config == measurement.config), None)
         if before is not None and steps_changed(before, measurement):
-            self._windows.clear()  # what was best on another job says nothing; what is stale shows when it runs again
+            while self._windows.popleft() is not before:
+                pass  # all of another job; if what is newer is so, too, that shows when it runs again
+            self._anew = True
         self._windows.append(measurement)
+        self._anew = self._anew and all(w.config != self._space.default for w in self._windows)
         self._count += 1
         answer = self._consult(measurement)
         if answer.asked is None:

@@ -172,6 +172,24 @@ def test_what_is_best_is_forgotten_when_steps_change_and_not_for_statistics_that
         assert tuning.config == last
 
 
+@pytest.mark.parametrize(
+    ("asks", "slowest", "ran"),
+    [
+        ((A, C), 5.0, [DEFAULT, A, C, C, DEFAULT, DEFAULT]),
+        ((A, C), 12.0, [DEFAULT, A, C, C, DEFAULT, C, C]),
+        ((C, A), 5.0, [DEFAULT, C, A, C, DEFAULT, A, A]),  # A ran after C, and so may tell of the job as it is
+    ],
+)
+def test_on_a_changed_job_the_default_runs_again_before_any_other_is_best(
+    asks: tuple[Config, ...], slowest: float, ran: list[Config]
+) -> None:
+    """C was the best, and is so no more when it runs for the second time."""
+    after = {DEFAULT: slowest, A: 4.0, C: 9.0}
+    world = Trainer(lambda config, first: after[config] if first >= 30 else {DEFAULT: 5.0, A: 4.0, C: 3.0}[config])
+    tune(Script(*asks), world, SPACE, budget=len(ran))
+    assert world.ran == ran
+
+
 def test_the_warm_up_does_not_count_for_the_best() -> None:
     tuning = Tuning(Script(), SPACE)
     tuning.observe(Measurement(A, 0, (100.0, 1.0), 1))
