@@ -21,6 +21,7 @@ from autobyte.errors import FileError
 from autobyte.trace import Measurement, RuntimeStats
 
 SCHEMA = 1
+DATABASE, MODEL = "results.sqlite", "model.json"  # in a folder; the model where it was measured, too
 
 _TABLES = """
 CREATE TABLE meta (schema INTEGER NOT NULL, run TEXT NOT NULL);

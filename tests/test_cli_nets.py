@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autobyte import models
 from autobyte.cli import run
+from autobyte.config import Config
+from autobyte.job import Cluster, Job
 from autobyte.nets import stored
 from autobyte.nets.dataset import KINDS
+from autobyte.simulator.world import World
+from autobyte.torch.kept import Fingerprint
+from autobyte.torch.recording import Recording
 
 SMALL = ("--environments", "4", "--judged", "1", "--seed", "3")
 
@@ -91,6 +99,21 @@ def test_measured_windows_are_added(dataset: Path, tmp_path: Path, capsys: pytes
     with np.load(next(copy.glob("measured-*.npz"))) as file:
         assert np.isfinite(file["step_s"]).sum() == 6
         assert KINDS[int(file["kind"][0])] == "measured"
+
+
+def test_what_training_recorded_is_added_with_the_model_beside_it(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "dataset"
+    shutil.copytree(dataset, copy)
+    model = replace(models.load("alexnet"), name="one's own")
+    job = Fingerprint(model.name, "0", 8, "ps", "as they are", "bytescheduler")
+    world = World(Job(model, Cluster.uniform(8, 1.25e9, architecture="ps")))
+    for tuner in ("none", "twin"):  # a later training of the same job goes on
+        recording = Recording(tmp_path / "seen", job, tuner=tuner)
+        for size in (1 << 20, 4 << 20):
+            recording.add(world.measure(Config(size, 4 * size), iterations=10, warmup=2), model)
+    assert shown(capsys, "collect", "--out", str(copy), *SMALL, "--add", str(tmp_path / "seen"))["states"] == 40 + 2
 
 
 @pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed")

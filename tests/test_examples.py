@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import optuna
 import pytest
+from optuna.trial import TrialState
 from ranks import free_port
 
 from autobyte.cli import run
@@ -26,6 +28,20 @@ def test_a_tuner_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert mine["samples_per_s"] > default["samples_per_s"]
     source = (EXAMPLES / "my_tuner.py").read_text().split("class ")[1]
     assert len(source.splitlines()) <= 20
+
+
+def test_a_study_that_goes_on(tmp_path: Path) -> None:
+    """Two commands, one after the other: what the first has tried is there for the second."""
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    words = ["compare", "--model", "alexnet", "--plugin", str(EXAMPLES / "shared_study.py"), "--budget", "4"]
+    for windows in (4, 8):
+        subprocess.run(
+            [sys.executable, "-m", "autobyte", *words, "--tuners", "shared", "--seeds", "1"],
+            check=True,
+            env={**os.environ, "SHARED_STUDY": url},
+        )
+        study = optuna.load_study(study_name="alexnet on eight hosts", storage=url)
+        assert len(study.get_trials(states=[TrialState.COMPLETE])) == windows
 
 
 def test_it_keeps_the_contract() -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from autobyte.nets.dataset import Groups
 
 SEEN, UNSEEN = ("resnet50", "vgg16", "alexnet"), ("densenet121", "bert-base", "bert-large", "gpt2")
-RESULTS = "results.sqlite"
 
 Submit = Callable[["Part"], Any]
 
@@ -32,7 +31,7 @@ def collect(
     ] = "",
     add: Annotated[
         list[Path] | None,
-        typer.Option("--add", help="a folder of windows that were measured, or compared; rows of --model"),
+        typer.Option("--add", help="a folder that training (`record=`) or `compare --out` wrote; more than once"),
     ] = None,
     model: ModelOption = "",
     json: JsonOption = False,
@@ -117,7 +116,7 @@ def _workers(jobs: int, dask: str) -> Iterator[tuple[Submit, Callable[[list[Any]
 
 
 def _add(folder: "Folder", path: Path, model: str) -> None:
-    """Add the windows of a folder that `compare`, the testbed or training wrote.
+    """Add the windows of a folder that training or `compare` wrote; training wrote its model beside them.
 
     Raises:
         InputError: its windows have no statistics, or no model is known for them.
@@ -127,10 +126,12 @@ def _add(folder: "Folder", path: Path, model: str) -> None:
 
     from autobyte.errors import InputError
     from autobyte.nets.dataset import Groups, measured
-    from autobyte.results import Results
+    from autobyte.results import DATABASE, MODEL, Results
 
-    with Results.read(path / RESULTS if path.is_dir() else path) as results:
-        known = _known_model(model or results.run.get("job", {}).get("model", ""), path)
+    with Results.read(path / DATABASE if path.is_dir() else path) as results:
+        beside = path / MODEL
+        recorded = str(beside) if beside.exists() else results.run.get("job", {}).get("model", "")
+        known = _known_model(model or recorded, path)
         runs = dict[tuple[str, int], list[Any]]()
         for trial in results.trials():
             window = results.find(tuner=trial.tuner, seed=trial.seed, number=trial.number)
@@ -140,8 +141,8 @@ def _add(folder: "Folder", path: Path, model: str) -> None:
         raise InputError(f"{path} has no windows with runtime statistics")
     groups = [measured(known, windows, number=index) for index, windows in enumerate(runs.values())]
     name = Groups.join(groups).digest  # the same windows are added once
-    beside = 1_000_000 + int(name[:8], 16)  # environments of other numbers than all simulated ones
-    numbered = [replace(one, environment=one.environment + beside) for one in groups]
+    first = 1_000_000 + int(name[:8], 16)  # environments of other numbers than all simulated ones
+    numbered = [replace(one, environment=one.environment + first) for one in groups]
     folder.keep(f"measured-{name}.npz", Groups.join(numbered))
 
 

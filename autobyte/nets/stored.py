@@ -91,9 +91,17 @@ def forward(path: Path) -> tuple[Forward, Replay]:
         raise FileError(f"weights {path} are damaged: {error}") from None
 
 
-def shipped(variant: str) -> tuple[Forward, Replay]:
-    """The network that comes with the package."""
-    return forward(SHIPPED / f"{variant}.npz")
+def network(variant: str, path: Path | str | None = None) -> tuple[Forward, Replay]:
+    """The network of a variant that comes with the package, or one's own.
+
+    Raises:
+        FileError: no such file, no weights, or weights of another variant or schema.
+    """
+    path = SHIPPED / f"{variant}.npz" if path is None else Path(path)
+    net, replay = forward(path)
+    if net.variant.name != variant:
+        raise FileError(f"weights {path} are of the variant '{net.variant.name}', not of '{variant}'")
+    return net, replay
 
 
 def _opened(path: Path) -> tuple[str, Scale, list[Array], Replay]:

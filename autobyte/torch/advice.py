@@ -16,6 +16,7 @@ from autobyte.torch.costs import NOMINAL_S, Costs
 from autobyte.torch.kept import Trial
 from autobyte.torch.layers import CalledLayer
 from autobyte.torch.planning import planned_order, priced, timed
+from autobyte.torch.recording import Recording
 from autobyte.torch.search import Search
 from autobyte.torch.training import Training
 from autobyte.trace import Measurement, RuntimeStats
@@ -89,6 +90,7 @@ class Adviser:
         search: makes the tuning, or has policies audition, and is told when that has ended; None keeps the config
             there is, and only the sequence is planned.
         drift: relative change of times or rates that calls for a new plan.
+        recording: is given every window.
     """
 
     def __init__(
@@ -98,11 +100,13 @@ class Adviser:
         search: Search | None = None,
         *,
         drift: float = DRIFT,
+        recording: Recording | None = None,
     ) -> None:
         self._training = training
         self._layers = layers
         self._search = search
         self._drift = drift
+        self._recording = recording
         self._thread: threading.Thread | None = None
         self._planned: Window | None = None
         self._begun = False  # a first window was heard of
@@ -216,6 +220,8 @@ class Adviser:
                 log.info(
                     "too few blocks, or too much alike, to tell what one costs: %g ms is assumed", 1e3 * NOMINAL_S
                 )
+            if self._recording is not None:
+                self._recording.add(self._measured(window), self.measured_job(window).model)
             config = self._choose(window)
             planned = None if self._stale or config != window.config else self._planned
             answer = (
@@ -251,24 +257,27 @@ class Adviser:
         tuning = self.tuning
         if tuning is None:
             return window.config
-        job = self._training.job
-        rate = job.cluster.traffic / np.maximum(window.per_byte_s, 1e-15)
-        speed = np.full(len(rate), job.model.batch_size / max(window.step_s.mean(), 1e-9))
-        servers, wire_bytes = job.cluster.servers, job.gradients.total_bytes
-        times = window.forward_s, window.backward_s
-        stats = RuntimeStats(*times, rate, rate, speed, servers, wire_bytes, window.sent)
-        measurement = Measurement(window.config, window.first, tuple(window.step_s.tolist()), WARMUP, stats)
         self._try(window, tuning.iterations / WINDOW)
         assert self._search is not None
         tried = sum(trial.windows for trial in self.trials.values())
         last = self._search.budget is not None and tried >= self._search.budget
-        chosen = tuning.observe(measurement, last=last)
+        chosen = tuning.observe(self._measured(window), last=last)
         self.cpu_s += tuning.decisions[-1].cpu_s
         self.failure = self.failure or tuning.decisions[-1].failure
         if last:
             self.close()
             self._search.finish(self.measured_job(window), chosen, self.trials)
         return chosen
+
+    def _measured(self, window: Window) -> Measurement:
+        """A window as tuners see it."""
+        job = self._training.job
+        rate = job.cluster.traffic / np.maximum(window.per_byte_s, 1e-15)
+        speed = np.full(len(rate), job.model.batch_size / max(window.step_s.mean(), 1e-9))
+        servers, wire_bytes = job.cluster.servers, job.gradients.total_bytes
+        times = window.forward_s, window.backward_s
+        stats = RuntimeStats(*times, rate, rate, speed, servers, wire_bytes, window.sent)
+        return Measurement(window.config, window.first, tuple(window.step_s.tolist()), WARMUP, stats)
 
     def _audition(self, window: Window, search: Search, audition: Audition) -> Config:
         """The config that runs next, of all policies."""

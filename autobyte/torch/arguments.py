@@ -39,7 +39,7 @@ def check(
     if not isinstance(timeout, timedelta):
         raise InputError(f"timeout must be a timedelta, got {timeout!r}")
     if budget is not None and budget < 1:
-        raise InputError(f"budget must be at least 1 window, got {budget}; None is without end")
+        raise InputError(f"budget must be at least 1 window, got {budget}; None is what the tuner needs")
     if not drift > 0:
         raise InputError(f"drift must be positive, got {drift}; inf keeps the first plan")
     if policy != AUTO and policy not in POLICIES:

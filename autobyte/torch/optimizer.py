@@ -29,8 +29,9 @@ from autobyte.torch.join import Company
 from autobyte.torch.layers import CalledLayer, find_layers, is_compiled
 from autobyte.torch.online import Online
 from autobyte.torch.planning import DEFAULT, begin_with
+from autobyte.torch.recording import Recording
 from autobyte.torch.report import Report, report_on
-from autobyte.torch.search import Search
+from autobyte.torch.search import Search, fingerprint
 from autobyte.torch.times import LayerTimes
 from autobyte.torch.training import Training, broadcast_state, is_off
 from autobyte.torch.updates import Updates, can_cross_steps, drop, see_hooks, zero
@@ -59,9 +60,11 @@ class DistributedOptimizer(Optimizer, Joinable):
         tuner: name of what tunes partition and credit while training goes on, `bayesian` say; None leaves them.
         space: partitions and credits from which it may choose; by default all that the policy has. Training begins
             with `config` or with what is next to the default in it.
-        budget: of the tuner, in windows of ten steps; None is as long as training lasts.
+        budget: of the tuner, in windows of ten steps; None is 30 for one that searches once, as `bayesian` does, and
+            as long as training lasts for one that lives on, as `twin` does.
         seed: of the tuner.
         keep: where the config that a tuner or `auto` found is kept, and looked for next time; None keeps nothing.
+        record: a folder for every window that is measured, whatever chooses: `autobyte collect --add` learns from it.
         engine: `allreduce`, or `ps` for parameter servers on the ranks' hosts.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
@@ -91,9 +94,10 @@ class DistributedOptimizer(Optimizer, Joinable):
         config: Config | None = None,
         tuner: str | None = None,
         space: Space | None = None,
-        budget: int | None = 30,
+        budget: int | None = None,
         seed: int = 0,
         keep: Path | str | None = "autobyte.toml",
+        record: Path | str | None = None,
         engine: str = "allreduce",
         servers: Sequence[int] | None = None,
         order: str = "planned",
@@ -144,6 +148,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             average=getattr(model, "autobyte_average", True),
         )
         self._default = self.training.config
+        self._record = record
         self._search = None
         try:
             self.training.control.agree("policy= or tuner=", f"policy {policy}; tuner {tuner}")
@@ -399,10 +404,16 @@ class DistributedOptimizer(Optimizer, Joinable):
         if self.training.control.same("; ".join(layer.name for layer in layers)):
             adviser = None
             if self.training.rank == 0:
-                adviser = Adviser(self.training, layers, self._search, drift=self._drift)
+                adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
             self._online = Online(self.training, layers, self._measure(layers), adviser)
         else:
             log.warning("ranks call their layers in different orders: nothing is planned or tuned")
+
+    def _recording(self) -> Recording | None:
+        if self._record is None or self.training is None:
+            return None
+        chosen = self._search.tuner if self._search is not None else "none"
+        return Recording(self._record, fingerprint(self.training, policy=self._default.policy), tuner=chosen)
 
     def _measure(self, layers: list[CalledLayer]) -> LayerTimes:
         """Set the hooks that time layers, beside those that are there anyway."""

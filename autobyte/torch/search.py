@@ -18,6 +18,7 @@ from autobyte.torch.training import Training
 from autobyte.tuners.base import TUNERS
 from autobyte.tuning import Tuning, make_tuner
 
+ONCE = 30  # windows of who searches once
 PATIENCE_S = 60.0  # no step waits for a tuner; one that takes longer is not asked again
 
 log = logging.getLogger("autobyte")
@@ -30,7 +31,7 @@ class Search:
         training: what is tuned.
         tuner: registered name; None for an audition of policies.
         space: from which it may choose; None is all that the policy has.
-        budget: in windows of ten steps; None is as long as training lasts.
+        budget: in windows of ten steps; None is 30 for a tuner that searches once, else as long as training lasts.
         seed: of the tuner.
         keep: the file; None keeps nothing.
 
@@ -48,8 +49,8 @@ class Search:
         seed: int,
         keep: Path | str | None,
     ) -> None:
-        if tuner is not None:
-            TUNERS[tuner]  # known?
+        if tuner is not None and TUNERS[tuner].one_shot and budget is None:
+            budget = ONCE
         self._training = training
         self.tuner = tuner or AUTO
         self.audition = Audition() if tuner is None else None
@@ -58,15 +59,7 @@ class Search:
         self._seed = seed
         self._path = Path(keep) if keep is not None else None
         self._kept: Kept | None = None
-        job = training.job
-        self._job = Fingerprint(
-            job.model.name,
-            training.fingerprint,
-            training.size,
-            training.engine,
-            job.wire_dtype or "as they are",
-            AUTO if tuner is None else training.config.policy,
-        )
+        self._job = fingerprint(training, policy=AUTO if tuner is None else training.config.policy)
 
     def resume(self) -> None:
         """Use what was found for a job like this. Collective.
@@ -160,3 +153,16 @@ class Search:
 
     def _rate(self, job: Job) -> float:
         return float(min(job.cluster.up_bytes_per_s))
+
+
+def fingerprint(training: Training, *, policy: str) -> Fingerprint:
+    """What is trained, and on what."""
+    job = training.job
+    return Fingerprint(
+        job.model.name,
+        training.fingerprint,
+        training.size,
+        training.engine,
+        job.wire_dtype or "as they are",
+        policy,
+    )

@@ -10,6 +10,7 @@ Reference: AutoByte, sec. III.
 import logging
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -45,14 +46,23 @@ class MetanetPublished(Tuner):
 
     Args:
         space, model, seed, budget: as for every tuner.
+        weights: the file that `autobyte fit` wrote; by default those that come with the package.
 
     Raises:
         FileError: the network's weights are missing, damaged, or for other features.
     """
 
-    def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        *,
+        model: Model,
+        seed: int = 0,
+        budget: int | None = None,
+        weights: Path | str | None = None,
+    ) -> None:
         self._candidates = every(space)
-        self._net = Network("paper", model, seed=seed)
+        self._net = Network("paper", model, seed=seed, weights=weights)
         self._misses = Misses()
         self._running: Config | None = None
         self._expected: dict[Config, float] = {}
@@ -94,6 +104,7 @@ class Metanet(Twin):
 
     Args:
         space, model, seed, budget: as for every tuner.
+        weights: the file that `autobyte fit` wrote; by default those that come with the package.
 
     Raises:
         FileError: the network's weights are missing, damaged, or for other features.
@@ -105,8 +116,16 @@ class Metanet(Twin):
     trigger = TRIGGER
     who = "the network"
 
-    def __init__(self, space: Space, *, model: Model, seed: int = 0, budget: int | None = None) -> None:
-        self._learned = Learned(model, seed=seed)
+    def __init__(
+        self,
+        space: Space,
+        *,
+        model: Model,
+        seed: int = 0,
+        budget: int | None = None,
+        weights: Path | str | None = None,
+    ) -> None:
+        self._learned = Learned(model, seed=seed, weights=weights)
         super().__init__(space, model=model, seed=seed, budget=budget, predictor=self._learned)
         self._codes: WeakKeyDictionary[Window, tuple[tuple[float, int, float], Array, Candidates]] = (
             WeakKeyDictionary()

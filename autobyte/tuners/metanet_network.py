@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -26,13 +27,14 @@ class Network:
     """The network on one job: the state that windows show, what it predicts there, and lessons.
 
     Args:
-        variant: of the weights that come with the package.
+        variant: of the network.
         model: what is trained.
         seed: of what is replayed.
+        weights: the file of them; by default those that come with the package.
     """
 
-    def __init__(self, variant: str, model: Model, *, seed: int) -> None:
-        self._net, replay = stored.shipped(variant)
+    def __init__(self, variant: str, model: Model, *, seed: int, weights: Path | str | None = None) -> None:
+        self._net, replay = stored.network(variant, weights)
         self._adaptation = Adaptation(self._net, replay, seed=seed)
         self._watches = {0: Watch(model)}  # of the latest regimes, by number; the one that saw the latest window last
         self._number = 1  # of the next

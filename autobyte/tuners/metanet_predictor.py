@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -31,13 +32,14 @@ class Learned:
     Args:
         model: what is trained.
         seed: of what is replayed.
+        weights: the file of them; by default those that come with the package.
 
     Raises:
         FileError: the network's weights are missing, damaged, or for other features.
     """
 
-    def __init__(self, model: Model, *, seed: int) -> None:
-        self._net, replay = stored.shipped("improved")
+    def __init__(self, model: Model, *, seed: int, weights: Path | str | None = None) -> None:
+        self._net, replay = stored.network("improved", weights)
         self._adaptation = Adaptation(self._net, replay, seed=seed)
         self._static = Static(model)
         self._noted = False

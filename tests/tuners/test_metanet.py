@@ -15,7 +15,7 @@ from broken import Broken
 from autobyte.bench.grid import read
 from autobyte.comparison.replay import Recorded, Replay, nearest, space_of
 from autobyte.config import Config, Space
-from autobyte.errors import InputError
+from autobyte.errors import FileError, InputError
 from autobyte.job import Cluster, Job, Model
 from autobyte.models import load
 from autobyte.nets import stored
@@ -337,6 +337,26 @@ def test_weights_that_are_missing_are_one_clear_line(
         InputError, match=f"tuner '{name}' cannot be made: FileError: no weights at .*: make them with"
     ):
         make_tuner(name, SPACE, job=make_job())
+
+
+@pytest.mark.parametrize(
+    ("tuner", "mine", "other"), [(Metanet, "improved", "paper"), (MetanetPublished, "paper", "improved")]
+)
+def test_weights_of_ones_own_are_used_if_they_are_of_the_tuners_variant(
+    tuner: type[Tuner], mine: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    own = tmp_path / "own.npz"
+    own.write_bytes((stored.SHIPPED / f"{mine}.npz").read_bytes())
+    shipped = tuner(SPACE, model=job.model)
+    strange = stored.SHIPPED / f"{other}.npz"
+    with pytest.raises(FileError, match=f"weights {strange} are of the variant '{other}', not of '{mine}'"):
+        tuner(SPACE, model=job.model, weights=strange)
+    monkeypatch.setattr(stored, "SHIPPED", tmp_path / "nowhere")
+    given = tuner(SPACE, model=job.model, weights=own)
+    for each in (shipped, given):
+        each.tell(window(job))
+    assert given.ask() == shipped.ask()
 
 
 @pytest.mark.parametrize("variant", ["improved", "paper"])
