@@ -73,7 +73,7 @@ def tables(data: Path) -> dict[str, str]:
             "safety": lambda: _safety(static),
         }
     if fresh := read(data / "judge_fresh.csv"):
-        made |= {"fresh": lambda: _static(fresh)}
+        made |= {"fresh": lambda: _static(fresh), "safety-fresh": lambda: _safety(fresh)}
     if replay:
         made |= {"replay": lambda: _static(replay)}
     if changing and (before := read(data / "judge_before.csv")):
