@@ -14,8 +14,10 @@ import pytest
 
 from autobyte.cli import run
 from autobyte.comparison import contest as contests
+from autobyte.comparison.oracle import lack
 from autobyte.models import load
 from autobyte.trace import Measurement
+from autobyte.units import format_seconds
 
 DATA = Path(__file__).parent / "data"
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -177,6 +179,20 @@ def test_a_scenario_is_judged_over_the_whole_run(say: Say) -> None:
     default = answer["tuners"][0]
     steady = json.loads(say(*QUICK, "--tuners", "default", "--json")[1])["tuners"][0]
     assert default["samples_per_s"] != steady["samples_per_s"]
+
+
+def test_a_scenario_says_what_the_best_constant_lacks_of_the_oracle(say: Say, tmp_path: Path) -> None:
+    changing = tmp_path / "slower.toml"
+    changing.write_text('[[change]]\nat = 15\nbandwidth = "50Mbit"\n')
+    words = [*QUICK, "--tuners", "default,random"]
+    out = say(*words, "--scenario", changing, "--out", tmp_path / "run")[1]
+    answer = json.loads((tmp_path / "run" / "compare.json").read_text())
+    oracle, before = answer["oracle"], answer["tuners"][1]["before_cost_s"]
+    assert f"\nwhole run: oracle {oracle['samples_per_s']:,.1f} samples/s, {lack(oracle['gap'])}\n" in out
+    assert "gap closed: from DDP to the bound, not to the oracle." in out
+    assert f"Searching before the scenario cost besides: random {format_seconds(before)}." in out
+    steady = say(*words)[1]
+    assert not any(word in steady for word in ("oracle", "whole run", "before the scenario"))
 
 
 def test_profile_then_import_then_simulate(say: Say, tmp_path: Path) -> None:

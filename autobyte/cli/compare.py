@@ -218,6 +218,7 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 def show(outcome: dict[str, Any]) -> None:
     """Print the verdict as a table."""
     from autobyte.cli.console import percent, print_line, print_note, print_table
+    from autobyte.comparison.oracle import lack
     from autobyte.comparison.title import title
     from autobyte.config import Config
     from autobyte.units import format_seconds
@@ -228,6 +229,9 @@ def show(outcome: dict[str, Any]) -> None:
         f"step{at_first}: bound {format_seconds(refs['bound_s'])}, "
         f"DDP at its best {format_seconds(refs['ddp_best_s'])}, nothing overlapping {format_seconds(refs['fifo_s'])}"
     )
+    if outcome["changes"]:
+        oracle = outcome["oracle"]
+        print_note(f"whole run: oracle {oracle['samples_per_s']:,.1f} samples/s, {lack(oracle['gap'])}")
     rows = []
     for tuner in outcome["tuners"]:
         spread = tuner["spread"]["samples_per_s"]
@@ -275,10 +279,14 @@ def _notes(outcome: dict[str, Any]) -> Iterator[str]:
     yield f"{count(outcome['seeds'], 'seed')}, {count(outcome['budget'], 'window')} of 10 iterations; medians."
     if outcome["changes"]:
         yield "samples/s: of the whole run; those of the last two rows hold before anything changes."
+        yield "oracle: knows the truth, one window of 10 late. gap closed: from DDP to the bound, not to the oracle."
     if any(tuner["gap_closed"] is None for tuner in outcome["tuners"]):
         yield "gap closed –: DDP at its best is within 5 % of the bound."
     yield "⟨S_p, S_c⟩: left in force, the best seen. regret: what that loses against the optimum."
     yield "iterations: until it stays ≤ 3 %. cost: time lost while searching."
+    costs = [(tuner["name"], tuner["before_cost_s"]) for tuner in outcome["tuners"]]
+    if before := ", ".join(f"{name} {_cost(seconds)}" for name, seconds in costs if seconds is not None):
+        yield f"Searching before the scenario cost besides: {before}."
     for tuner in outcome["tuners"]:
         if tuner["failed_runs"]:
             yield f"{tuner['name']} failed in {count(tuner['failed_runs'], 'run')}; the best so far went on."

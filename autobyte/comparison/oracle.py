@@ -43,6 +43,19 @@ class Ends:
         return (samples_per_s - self.constant) / (self.oracle - self.constant)
 
 
+def lack(gap: float) -> str:
+    """Say what the best constant lacks of the oracle's speed, and whether that counts.
+
+    >>> lack(0.123)
+    'the best constant lacks 12.3 % of it (counts: from 5 % on)'
+    >>> lack(-0.001)
+    'the best constant lacks −0.1 % of it (does not count: under 5 %)'
+    """
+    least = f"{100 * COUNTS:g} %"
+    counts = f"counts: from {least} on" if gap >= COUNTS else f"does not count: under {least}"
+    return f"the best constant lacks {100 * gap:.1f} % of it ({counts})".replace("-", "−")
+
+
 def ends(contest: Contest, truth: "Truth", constant: Config, seed: int) -> Ends:
     """Work out both ends for a seed: by the truth where nothing changes, else by running the same world."""
     start = truth.at(0)

@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from autobyte.comparison.oracle import lack
 from autobyte.comparison.panels.look import Outcome
 from autobyte.comparison.title import count
 from autobyte.config import Config
+from autobyte.tuning import WINDOW
 from autobyte.units import format_seconds
 
 Column = tuple[str, Callable[[float], str], str]  # its head, how numbers are written, their unit
@@ -44,7 +46,7 @@ NO_SPREAD: dict[str, Any] = {"tuner_cpu_s": None}  # the noise of a machine
 
 
 def references(outcome: Outcome) -> str:
-    """What tuners are compared with, as steps and as speeds."""
+    """What tuners are compared with, as steps and as speeds; where something changes, the oracle."""
     job, times = outcome["job"], outcome["references"]
     samples = job["batch_size"] * job["workers"] * job["accumulation"]
     names = {"bound_s": "the bound", "ddp_best_s": "DDP at its best bucket", "fifo_s": "FIFO, nothing overlapping"}
@@ -53,6 +55,11 @@ def references(outcome: Outcome) -> str:
         f"<small>a step, {samples / times[key]:,.1f} samples/s</small></dd></div>"
         for key, name in names.items()
     ]
+    if oracle := _oracle(outcome):
+        boxes.append(
+            f"<div><dt>the oracle, over the whole run</dt><dd>{oracle['samples_per_s']:,.1f} samples/s "
+            f"<small>{lack(oracle['gap'])}</small></dd></div>"
+        )
     return f'<dl class="facts">{"".join(boxes)}</dl>'
 
 
@@ -72,11 +79,18 @@ def table(outcome: Outcome) -> str:
 def note(outcome: Outcome) -> str:
     """What the numbers of the table are."""
     speeds = "of the whole run" if outcome["changes"] else "of the config left in force, without noise"
+    late = f"knows the truth, one window of {WINDOW} iterations late"
+    other = f" The oracle {late}; gap closed is from DDP to the bound, not to the oracle." if _oracle(outcome) else ""
     return (
         f"Medians of {count(outcome['seeds'], 'run')}; below them the 10th and the 90th percentile, where runs "
         f"differ. Speeds are {speeds}. The config is that of the run in the middle. A tuner’s CPU time is measured, "
-        f"all else is {escape(outcome['what'])}.{_failures(outcome)}"
+        f"all else is {escape(outcome['what'])}.{other}{_failures(outcome)}"
     )
+
+
+def _oracle(outcome: Outcome) -> dict[str, Any] | None:
+    """The oracle where something changes; comparisons of an earlier version have none."""
+    return outcome.get("oracle") if outcome["changes"] else None
 
 
 def _failures(outcome: Outcome) -> str:

@@ -8,7 +8,7 @@ import pytest
 from contests import TOY
 
 from autobyte.comparison.contest import Contest, hold
-from autobyte.comparison.oracle import ends, where_decided
+from autobyte.comparison.oracle import ends, lack, where_decided
 from autobyte.comparison.verdict import Truth, verdict
 from autobyte.config import Config, Space
 from autobyte.errors import FileError, InputError
@@ -50,6 +50,9 @@ def test_a_gap_below_five_percent_does_not_count() -> None:
     still = contest(STEADY)
     truth = Truth(still, [])
     assert ends(still, truth, truth.at(0).best, 0).closed(1.0) is None
+    assert lack(0.0499) == "the best constant lacks 5.0 % of it (does not count: under 5 %)"
+    assert lack(-0.002) == "the best constant lacks −0.2 % of it (does not count: under 5 %)"
+    assert lack(0.05) == "the best constant lacks 5.0 % of it (counts: from 5 % on)"
 
 
 def test_the_oracle_is_a_window_late_and_the_all_knowing_one_is_not() -> None:

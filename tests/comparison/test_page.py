@@ -17,6 +17,7 @@ from contests import TOY, held, small_contest
 from autobyte.cli.options import make_job, make_scenario, make_space
 from autobyte.comparison import repeat
 from autobyte.comparison.contest import Contest
+from autobyte.comparison.oracle import lack
 from autobyte.comparison.outcome import read_outcome
 from autobyte.comparison.page import render, write_page
 from autobyte.comparison.panels.look import new_figure
@@ -157,8 +158,14 @@ def test_it_says_what_was_compared_and_what_the_words_mean(folder: Path) -> None
 
 def test_a_scenario_is_told_apart(tmp_path: Path) -> None:
     slower = Scenario("slower", (Change(at=15, up=3.75e7, down=3.75e7),))
-    held(small_contest(tuners=("grid",), scenario=slower), tmp_path)
+    outcome = held(small_contest(tuners=("grid",), scenario=slower), tmp_path)
     page = read(tmp_path)
+    oracle = outcome["oracle"]
+    speed = f"the oracle, over the whole run {oracle['samples_per_s']:,.1f} samples/s"
+    assert f"{speed} {lack(oracle['gap'])}" in page.text
+    assert "gap closed is from DDP to the bound, not to the oracle" in page.text
+    assert "oracle" not in Reader(render(outcome | {"oracle": None})).text  # an earlier version's
+    assert "oracle" not in Reader(render(outcome | {"changes": []})).text
     assert "of the whole run" in page.text
     assert "optimum at first" in page.text
     assert "--scenario SCENARIO.toml" in page.text
