@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 from ranks import free_port
 
 from autobyte.cli import run
+from autobyte.cli.options import make_job
 from autobyte.scenario import Scenario
 from autobyte.testing import TunerContract
 from autobyte.torch.source import load_factory
@@ -54,9 +55,16 @@ def test_it_keeps_the_contract() -> None:
 
 @pytest.mark.parametrize("file", sorted((EXAMPLES / "scenarios").glob("*.toml")), ids=lambda file: file.stem)
 def test_scenarios_change_something_within_200_iterations(file: Path) -> None:
-    scenario = Scenario.load(file)
+    """Every change is one to the job that the file's command names."""
+    scenario, text = Scenario.load(file), file.read_text()
+    words = next(line for line in text.splitlines() if "--model" in line).split()
+    given = dict(zip(words[3::2], words[4::2], strict=True))
+    assert given["--scenario"] == f"examples/scenarios/{file.name}"
+    arch, rate = given.get("--arch", "allreduce"), given.get("--bandwidth", "10Gbit")
+    base = make_job(given["--model"], arch=arch, workers=int(given.get("--workers", 8)), bandwidth=rate).cluster
     assert scenario.changes_between(1, 200)
-    assert f"--scenario examples/scenarios/{file.name}" in file.read_text()
+    for at in scenario.changes_between(1, 200):
+        assert scenario.cluster(base, at) != scenario.cluster(base, at - 1)
 
 
 def test_digits_are_learned_alike_with_ddp_and_autobyte() -> None:

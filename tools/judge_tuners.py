@@ -189,7 +189,7 @@ def scenario(name: str, seed: int, tuners: Sequence[str], before: str = "once") 
     text = (SCENARIOS / f"{name}.toml").read_text()
     command = next(line for line in text.splitlines() if "autobyte compare" in line).split()
     given = dict(zip(command[3::2], command[4::2], strict=True))
-    workers = 4 if name == "workers-added" else 8
+    workers = int(given.get("--workers", 8))
     job = make_job(
         given["--model"],
         arch=given.get("--arch", "allreduce"),
