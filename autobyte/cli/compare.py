@@ -83,7 +83,9 @@ def compare(
     storage: Annotated[
         str | None,
         typer.Option(
-            "--storage", help="a URL such as sqlite:///studies.db, where optuna keeps its studies to be watched"
+            "--storage",
+            help="a URL such as sqlite:///studies.db, where optuna keeps its studies to be watched; an earlier study "
+            "of the same name there is replaced (--out goes on with a comparison, Optuna(study=) with a study)",
         ),
     ] = None,
     json: JsonOption = False,
