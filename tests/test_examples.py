@@ -31,16 +31,13 @@ def test_a_tuner_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(source.splitlines()) <= 20
 
 
-def test_a_study_that_goes_on(tmp_path: Path) -> None:
+def test_a_study_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two commands, one after the other: what the first has tried is there for the second."""
     url = f"sqlite:///{tmp_path / 'shared.db'}"
+    monkeypatch.setenv("SHARED_STUDY", url)
     words = ["compare", "--model", "alexnet", "--plugin", str(EXAMPLES / "shared_study.py"), "--budget", "4"]
     for windows in (4, 8):
-        subprocess.run(
-            [sys.executable, "-m", "autobyte", *words, "--tuners", "shared", "--seeds", "1"],
-            check=True,
-            env={**os.environ, "SHARED_STUDY": url},
-        )
+        assert run([*words, "--tuners", "shared", "--seeds", "1"]) == 0
         study = optuna.load_study(study_name="alexnet on eight hosts", storage=url)
         assert len(study.get_trials(states=[TrialState.COMPLETE])) == windows
 
