@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autobyte.config import Config, Space
-from autobyte.errors import InputError
+from autobyte.errors import AutoByteError, InputError
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
 
@@ -125,7 +125,11 @@ def _consult(
             began_s = now_s
             tuner.work()
         except Exception as error:
-            log.exception("the tuner failed after %d windows; the best config so far stays", number)
+            what = "the tuner failed after %d windows; the best config so far stays"
+            if isinstance(error, AutoByteError):
+                log.error(what + ": %s", number, error)
+            else:
+                log.exception(what, number)
             said.put(Answer(number, None, time.thread_time() - began_s, f"{type(error).__name__}: {error}"))
             return
         except BaseException as error:

@@ -142,6 +142,9 @@ def test_to_ask_for_what_is_not_in_the_space_is_a_failure(asked: Config, caplog:
     assert world.ran == [DEFAULT, B, B, B]
     assert [bool(decision.failure) for decision in decisions] == [False, True, False, False]
     assert decisions[1].failure.startswith("InputError: a tuner asks for configs of its space, not for ")
+    said = decisions[1].failure.removeprefix("InputError: ")
+    assert caplog.messages == [f"the tuner failed after 2 windows; the best config so far stays: {said}"]
+    assert not caplog.records[0].exc_info  # the line says it all
 
 
 def test_to_stop_is_not_a_failure_of_the_tuner() -> None:
