@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from optuna.trial import Trial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from autobyte.config import Config, Space
-from autobyte.errors import InputError, unknown
+from autobyte.errors import InputError, require, unknown
 from autobyte.job import Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW, Tuner
@@ -42,6 +42,7 @@ class Optuna(Tuner):
 
     Raises:
         InputError: an unknown sampler, or a storage that cannot be used.
+        MissingExtra: a sampler whose package is not installed.
 
     Reference: Akiba et al. (KDD'19).
     """
@@ -67,13 +68,14 @@ class Optuna(Tuner):
         self._left = TRIALS
         self._trial: tuple[Trial, Config] | None = None
         self._scale: dict[str, BaseDistribution] = {name: FloatDistribution(0.0, 1.0) for name in space.names}
+        make_sampler = _sampler(sampler or self.named)
         with self._reported():
             if anew is not None and storage is not None:
                 with suppress(KeyError):  # none yet
                     optuna.delete_study(study_name=anew, storage=storage)
             self._study = optuna.create_study(
                 storage=storage,
-                sampler=_sampler(sampler or self.named, seed),
+                sampler=make_sampler(seed=seed),
                 study_name=anew or study or f"autobyte {model.name}, seed {seed}",
                 load_if_exists=True,
             )
@@ -116,12 +118,11 @@ class Optuna(Tuner):
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 yield
         except (StorageInternalError, SQLAlchemyError) as error:
-            cause = str(error.__cause__ or error).splitlines()[0]
-            what = f"the study's storage '{self._storage}' cannot be used ({cause:.120})"
+            what = f"the study's storage '{self._storage}' cannot be used ({_cause(error):.120})"
             raise InputError(f"{what}; check that it is there and that no one else holds it") from error
         except ImportError as error:
-            missing = f"Optuna's storage or sampler needs a package that is not there ({error.name})"
-            raise InputError(f"{missing}: pip install {error.name}") from error
+            missing = f"Optuna's storage or sampler needs a package that is not there ({_cause(error)})"
+            raise InputError(f"{missing}; install it") from error
 
 
 class OptunaGP(Optuna):
@@ -142,8 +143,12 @@ class OptunaRandom(Optuna):
     named = "random"
 
 
-def _sampler(name: str, seed: int) -> BaseSampler:
-    known = {
+def _cause(error: Exception) -> str:
+    return str(error.__cause__ or error).splitlines()[0]
+
+
+def _sampler(name: str) -> Callable[..., BaseSampler]:
+    known: dict[str, Callable[..., BaseSampler]] = {
         each.removesuffix("Sampler").lower(): getattr(optuna.samplers, each)
         for each in optuna.samplers.__all__
         if each.endswith("Sampler") and not each.startswith(("Base", "PartialFixed", "Grid"))
@@ -151,6 +156,6 @@ def _sampler(name: str, seed: int) -> BaseSampler:
     key = name.lower().removesuffix("sampler").replace("-", "")
     if key not in known:
         raise unknown("Optuna sampler", name, known)
-    sampler = known[key](seed=seed)
-    assert isinstance(sampler, BaseSampler)
-    return sampler
+    if key == "cmaes":  # Optuna misses it only at the second trial
+        require("cmaes", extra="cmaes", what="Optuna's sampler 'cmaes'")
+    return known[key]

@@ -1,7 +1,6 @@
 """The searching tuners on a bowl: what is published, what is repaired, what is kept."""
 
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,13 +9,13 @@ import optuna
 import pytest
 
 from autobyte.config import Config, Space
-from autobyte.errors import InputError
+from autobyte.errors import InputError, MissingExtra
 from autobyte.job import Model
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
 from autobyte.tuners.bayesian import Bayesian, BayesianPublished
 from autobyte.tuners.descent import Descent
-from autobyte.tuners.optuna import Optuna
+from autobyte.tuners.optuna import Optuna, OptunaCmaEs
 from autobyte.units import MIB
 
 MODEL = Model.build("toy", [("layer", [("weight", 1 << 20)], 0.01, 0.02)], batch_size=32)
@@ -177,13 +176,13 @@ def test_a_storage_that_someone_else_holds_is_told(tmp_path: Path) -> None:
     tuner.tell(Measurement(SPACE.default, 0, (0.1,)))
 
 
-def test_a_package_that_is_missing_is_told() -> None:
-    lines = [
-        "import sys; sys.modules['cmaes'] = None",
-        "from autobyte.config import Space; from autobyte.job import Model; from autobyte.trace import Measurement",
-        "from autobyte.tuners.optuna import OptunaCmaEs; space = Space()",
-        "tuner = OptunaCmaEs(space, model=Model.build('m', [('a', [('w', 1)], 1, 1)], batch_size=1))",
-        "for _ in range(3): tuner.tell(Measurement(space.default, 0, (0.1,))); tuner.ask(); tuner._trial = None",
-    ]
-    run = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
-    assert run.stderr.splitlines()[-1].endswith("needs a package that is not there (cmaes): pip install cmaes")
+def test_a_sampler_whose_package_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cmaes", None)
+    with pytest.raises(MissingExtra, match=r"^Optuna's sampler 'cmaes' needs cmaes: pip install 'autobyte"):
+        OptunaCmaEs(SPACE, model=MODEL)
+
+
+def test_a_storage_whose_driver_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    with pytest.raises(InputError, match=r"needs a package that is not there \(.*psycopg2.*\); install it$"):
+        Optuna(SPACE, model=MODEL, storage="postgresql+psycopg2://nobody@127.0.0.1:9/none")
