@@ -142,10 +142,13 @@ def test_bad_input_is_one_line(dataset: Path, tmp_path: Path, capsys: pytest.Cap
         assert said.count("\n") == 1
 
 
-def test_a_dask_scheduler_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tls://127.0.0.1:9"])
+def test_a_dask_scheduler_that_is_not_there_is_named(
+    address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("distributed")
-    assert run(["collect", "--out", str(tmp_path / "a"), "--dask", "tcp://127.0.0.1:9"]) == 2
-    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
+    assert run(["collect", "--out", str(tmp_path / "a"), "--dask", address]) == 2
+    assert f"no Dask scheduler answers at {address}" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named(

@@ -97,7 +97,7 @@ def _workers(jobs: int, dask: str) -> Iterator[tuple[Submit, Callable[[list[Any]
         distributed = require("distributed", extra="dask", what="--dask")
         try:
             client = distributed.Client(dask, timeout="5s")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:  # TypeError: tls:// without a certificate
             raise FileError(f"no Dask scheduler answers at {dask}: {error}") from None
         with client:
             yield lambda part: client.submit(make, part, pure=False), distributed.as_completed
