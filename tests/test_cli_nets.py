@@ -135,6 +135,8 @@ def test_bad_input_is_one_line(dataset: Path, tmp_path: Path, capsys: pytest.Cap
         (["fit", str(tmp_path)], "is no data set; make one with `autobyte collect"),
         (["fit", str(dataset), "--variant", "papr"], "unknown variant 'papr'; did you mean 'paper'?"),
         (["fit", str(dataset), "--epochs", "0"], "epochs must be at least 1, got 0"),
+        (["fit", str(dataset), "--out", str(tmp_path / "b.json")], "b.json'; scores go into the .json"),
+        (["fit", str(dataset), "--out", str(tmp_path / "b")], "--out must end in .npz, got '"),
     ):
         assert run(words) == 2
         said = capsys.readouterr().err

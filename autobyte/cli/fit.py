@@ -28,8 +28,12 @@ def fit(
     """
     import time
 
-    from autobyte.cli.console import percent, print_json, print_line, print_note, print_table, progress
     from autobyte.errors import InputError
+
+    if out is not None and out.suffix != ".npz":
+        raise InputError(f"--out must end in .npz, got '{out}'; scores go into the .json file of the same name")
+
+    from autobyte.cli.console import percent, print_json, print_line, print_note, print_table, progress
     from autobyte.nets import stored
     from autobyte.nets.collection import Folder
     from autobyte.nets.metanet import VARIANTS
