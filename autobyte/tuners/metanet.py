@@ -237,13 +237,14 @@ class Metanet(Twin):
 def _tell_of(space: Space) -> None:
     """Say where the network will predict what it never saw."""
     (least, most), (low, high) = space.partition_bytes, space.credit_ratio
+    fixed = [knob for knob, value in space.default.knobs.items() if SEEN.default.knobs.get(knob) != value]
     seen = {
         f"partitions of {format_bytes(least)} to {format_bytes(most)}": _within(
             space.partition_bytes, SEEN.partition_bytes
         ),
         f"credits of {low:g}x to {high:g}x": _within(space.credit_ratio, SEEN.credit_ratio),
         f"the policy '{space.default.policy}'": space.default.policy == SEEN.default.policy,
-        **{f"the knob '{name}'": False for name in space.knobs},
+        **{f"the knob '{name}'": False for name in (*space.knobs, *fixed)},
     }
     strange = ", ".join(name for name, known in seen.items() if not known)
     if strange:

@@ -317,6 +317,19 @@ def test_a_space_that_the_network_never_saw_is_named_once(caplog: pytest.LogCapt
     assert step_s(job, decisions[-1].config) <= 1.001 * step_s(job, space.default)
 
 
+@pytest.mark.parametrize("searched", [{}, {"fusion": (0.0, 1.0)}])
+@pytest.mark.parametrize("made", BOTH)
+def test_a_knob_that_stays_as_it_is_is_named_too(
+    made: type[Tuner], searched: dict[str, tuple[float, float]], caplog: pytest.LogCaptureFixture
+) -> None:
+    default = replace(SPACE.default, knobs={"fusion": 1.0})
+    with caplog.at_level(logging.WARNING):
+        made(Space(default=default, knobs=searched), model=make_job().model)
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "the network was not trained on the knob 'fusion'"
+    ]
+
+
 def test_it_needs_no_keras(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keras", None)
     job = make_job()
