@@ -239,10 +239,9 @@ def test_it_decides_again_and_again_but_ever_more_rarely() -> None:
     early, Counting.asked = Counting.asked, 0
     world = World(job)
     tuning_windows = [world.measure(SPACE.default, iterations=WINDOW, warmup=WARMUP) for _ in range(2)]
-    assert early > 0
     for number in range(20):
         twin.tell(replace(tuning_windows[1], config=twin.ask() or SPACE.default, iteration=100 + number))
-    assert Counting.asked < 3 * early
+    assert 0 < Counting.asked < early / 2
 
 
 @pytest.mark.parametrize("how", ["missing", "nan", "other layers"])
