@@ -334,6 +334,14 @@ BAD = {
     "nowhere to trace to": (("simulate", "--model", "alexnet", "--trace", "no/where.json"), "No such file or dir"),
     "nowhere to write to": (("profile", "model.py:make", "--out", "no/where.json"), "there is no folder no"),
     "a tuner twice": (("compare", "--model", "vgg16", "--tuners", "grid,grid"), "tuner 'grid' is named twice"),
+    "nothing to retune for": (
+        ("compare", "--model", "vgg16", "--retune", "drift"),
+        "--retune is for jobs that change; add --scenario, or leave --retune out",
+    ),
+    "nothing to search before": (
+        ("compare", "--model", "vgg16", "--before", "all"),
+        "--before is for jobs that change; add --scenario, or leave --before out",
+    ),
     "not a number": (("simulate", "--model", "vgg16", "--workers", "many"), "--workers"),
     "rates that do not fit": (
         ("simulate", "--model", "vgg16", "--bandwidth", "1Gbit,2Gbit"),

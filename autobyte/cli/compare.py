@@ -128,6 +128,9 @@ def compare(
             job, policies, tuner=tune_with, budget=budget, seeds=seeds, jitter=jitter, out=out, json=json
         )
         return
+    changing = {"--retune": retune != "never", "--before": before != "once"}
+    if scenario is None and (said := [option for option, value in changing.items() if value]):
+        raise InputError(f"{said[0]} is for jobs that change; add --scenario, or leave {said[0]} out")
     contest = Contest(
         job,
         tuple(name.strip() for name in tuners.split(",")),
