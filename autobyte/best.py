@@ -12,6 +12,7 @@ from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
 
 CHANGED = 0.1  # relative, of step time, compute, or a link's rate, in whole windows
+JUMP = 0.3  # of the latter two alone; where computation jitters, its windows were up to 0.23 apart
 NOISE = 4.0  # standard errors that a step time must differ by besides
 JITTER = 0.05  # of a single step, at least: one that was measured once or twice cannot say how noisy it is
 SURE = 2.0  # standard errors by which another config must beat the default
@@ -54,22 +55,19 @@ def best_config(windows: Iterable[Measurement], default: Config, *, favourite: C
     return default if default in mean_s and not beats(best, default) else best
 
 
-def steps_changed(before: Measurement, now: Measurement) -> bool:
-    """Whether steps of one config take another time than they did, by more than noise."""
-    if before.config != now.config:
-        return False
-    error = math.hypot(*(max(w.error, JITTER / math.sqrt(len(w.step_s) - w.warmup)) for w in (before, now)))
-    return abs(now.mean_s / max(before.mean_s, 1e-12) - 1) > max(CHANGED, NOISE * error)
-
-
-def changed(before: Measurement, now: Measurement) -> bool:
+def changed(before: Measurement, now: Measurement, *, jump: float = CHANGED) -> bool:
     """Whether the job is not what it was: steps, compute, links or workers, seen by two windows of one config.
 
     The pace of links depends on the config, so that windows of different configs tell nothing.
+
+    Args:
+        before, now: the windows.
+        jump: relative, of compute or a link's rate: more in a whole window counts, whatever steps do.
     """
     if before.config != now.config:
         return False
-    if steps_changed(before, now):
+    error = math.hypot(*(max(w.error, JITTER / math.sqrt(len(w.step_s) - w.warmup)) for w in (before, now)))
+    if abs(now.mean_s / max(before.mean_s, 1e-12) - 1) > max(CHANGED, NOISE * error):
         return True
     old, new = before.stats, now.stats
     if old is None or new is None:
@@ -81,7 +79,7 @@ def changed(before: Measurement, now: Measurement) -> bool:
         (old.up_bytes_per_s, new.up_bytes_per_s),
         (old.down_bytes_per_s, new.down_bytes_per_s),
     ]
-    bound = CHANGED * math.sqrt(WINDOW / min(WINDOW, len(before.step_s), len(now.step_s)))  # the shorter, the noisier
+    bound = jump * math.sqrt(WINDOW / min(WINDOW, len(before.step_s), len(now.step_s)))  # the shorter, the noisier
     return any(_apart(a, b, bound) for a, b in pairs)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from autobyte.best import best_config, steps_changed
+from autobyte.best import JUMP, best_config, changed
 from autobyte.config import Config, Space
 from autobyte.consultation import Answer, Consultation
 from autobyte.errors import InputError
@@ -81,7 +81,7 @@ class Tuning:
             last: there will be no other, and its config stays.
         """
         before = next((w for w in reversed(self._windows) if w.config == measurement.config), None)
-        if before is not None and steps_changed(before, measurement):
+        if before is not None and changed(before, measurement, jump=JUMP):
             while self._windows.popleft() is not before:
                 pass  # all of another job; if what is newer is so, too, that shows when it runs again
             self._anew = True
