@@ -12,7 +12,7 @@ from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
 
 CHANGED = 0.1  # relative, of step time, compute, or a link's rate, in whole windows
-JUMP = 0.3  # of the latter two alone; where computation jitters, its windows were up to 0.23 apart
+JUMP = 0.4  # of the latter two alone: where computation jitters, some windows are 0.3 apart
 NOISE = 4.0  # standard errors that a step time must differ by besides
 JITTER = 0.05  # of a single step, at least: one that was measured once or twice cannot say how noisy it is
 SURE = 2.0  # standard errors by which another config must beat the default
