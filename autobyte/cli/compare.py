@@ -30,7 +30,6 @@ from autobyte.cli.options import (
 if TYPE_CHECKING:
     from autobyte.comparison.contest import Contest
 
-RESULTS = "results.sqlite"
 DEFAULTS = "default,p3,grid,random"
 
 
@@ -161,10 +160,11 @@ def open_folder(folder: Path) -> Path:
         FileError: it holds something else, or cannot be made.
     """
     from autobyte.errors import FileError
+    from autobyte.results import DATABASE
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        strange = sorted(file.name for file in folder.iterdir() if not (folder / RESULTS).exists())
+        strange = sorted(file.name for file in folder.iterdir() if not (folder / DATABASE).exists())
     except OSError as error:
         raise FileError(f"cannot use {folder}: {error.strerror}") from None
     if strange:
@@ -178,10 +178,10 @@ def run(contest: "Contest", folder: Path, *, draw: bool) -> dict[str, Any]:
     from autobyte.comparison.contest import hold
     from autobyte.comparison.verdict import verdict
     from autobyte.models import load, names
-    from autobyte.results import Results
+    from autobyte.results import DATABASE, Results
 
     runs = len(contest.tuners) * contest.seeds
-    with Results.open(folder / RESULTS, run=contest.to_json()) as results, progress("comparing") as step:
+    with Results.open(folder / DATABASE, run=contest.to_json()) as results, progress("comparing") as step:
 
         def window(tuner: str, seed: int, number: int) -> None:
             done = contest.tuners.index(tuner) * contest.seeds + seed

@@ -19,7 +19,7 @@ from autobyte.comparison.panels.timeline import draw_timeline
 from autobyte.comparison.table import note, references, table
 from autobyte.comparison.title import count, title
 from autobyte.errors import FileError
-from autobyte.results import Results, Trial
+from autobyte.results import DATABASE, Results, Trial
 from autobyte.tuning import WINDOW
 
 NAME = "report.html"
@@ -39,7 +39,7 @@ def write_page(folder: Path) -> Path:
         FileError: there is no comparison, it is damaged or of another schema, or report.html is somebody else's.
     """
     outcome = read_outcome(folder / "compare.json")
-    database = folder / "results.sqlite"
+    database = folder / DATABASE
     if database.exists():
         with Results.read(database) as results:
             run, trials = results.run, list(results.trials())

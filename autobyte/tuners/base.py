@@ -31,7 +31,8 @@ class Tuner(ABC):
     A tuner that needs more than that names it in `needs`, and gets it as an argument of that name, or None where
     nobody has it to give: `predictor` (see `tuners.twin`), `storage` (a URL),
     `anew` (a name there, for what must not go on from an earlier run). One that searches once and then rests
-    is `one_shot`: others decide when it has to search again. One that leaves a policy's own knobs as they are says
+    is `one_shot`: others decide when it has to search again, and in training it has 30 windows unless the user says
+    otherwise, where one that is not lives as long as training does. One that leaves a policy's own knobs as they are says
     `tunes_knobs = False`. One that knows so little of what it asks for that half a window will do is `brief`, and may
     say otherwise after every ask.
     """
