@@ -32,9 +32,9 @@ class Tuner(ABC):
     nobody has it to give: `predictor` (see `tuners.twin`), `storage` (a URL),
     `anew` (a name there, for what must not go on from an earlier run). One that searches once and then rests
     is `one_shot`: others decide when it has to search again, and in training it has 30 windows unless the user says
-    otherwise, where one that is not lives as long as training does. One that leaves a policy's own knobs as they are says
-    `tunes_knobs = False`. One that knows so little of what it asks for that half a window will do is `brief`, and may
-    say otherwise after every ask.
+    otherwise, where one that is not lives as long as training does. One that leaves a policy's own knobs as they are
+    says `tunes_knobs = False`. One that knows so little of what it asks for that half a window will do is `brief`,
+    and may say otherwise after every ask.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
