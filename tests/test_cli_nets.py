@@ -22,8 +22,8 @@ from autobyte.job import Cluster, Job
 from autobyte.nets import stored
 from autobyte.nets.dataset import KINDS
 from autobyte.simulator.world import World
-from autobyte.torch.kept import Fingerprint
-from autobyte.torch.recording import Recording
+from autobyte.torch.tuning.kept import Fingerprint
+from autobyte.torch.tuning.recording import Recording
 
 SMALL = ("--environments", "4", "--judged", "1", "--seed", "3")
 

@@ -16,7 +16,7 @@ from autobyte.cli import run
 from autobyte.cli.options import make_job
 from autobyte.scenario import Scenario
 from autobyte.testing import TunerContract
-from autobyte.torch.source import load_factory
+from autobyte.torch.profiling.source import load_factory
 from autobyte.tuners import TUNERS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

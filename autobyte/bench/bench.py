@@ -17,7 +17,7 @@ from autobyte.scheduler.policies.ddp import DEFAULT_MIB
 from autobyte.testbed import Testbed
 from autobyte.testbed.load import MOST_CORES, OtherLoad
 from autobyte.testbed.validity import measure_links
-from autobyte.torch.training import WIRE
+from autobyte.torch.exchange.training import WIRE
 from autobyte.units import format_rate
 
 BUCKETS_MIB = (1, 4, 25, 100)  # DDP at its best is the best of these; 25 is its default

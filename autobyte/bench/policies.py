@@ -17,7 +17,7 @@ from autobyte.comparison.policies import AUTO, Entrant
 from autobyte.config import Config
 from autobyte.simulator.calibrate import EngineCosts
 from autobyte.simulator.landscape import survey
-from autobyte.torch.planning import begin_with
+from autobyte.torch.model.planning import begin_with
 from autobyte.units import MIB
 
 ENGINE = "allreduce"

@@ -21,7 +21,7 @@ from autobyte.cli.options import (
 
 if TYPE_CHECKING:
     from autobyte.simulator.diagnose import Diagnosis
-    from autobyte.torch.doctor import Symptoms
+    from autobyte.torch.profiling.doctor import Symptoms
 
 log = logging.getLogger("autobyte")
 
@@ -90,8 +90,8 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
 
     from autobyte.errors import InputError
     from autobyte.simulator.diagnose import diagnose
-    from autobyte.torch.doctor import examine
-    from autobyte.torch.source import load_factory, make_input
+    from autobyte.torch.profiling.doctor import examine
+    from autobyte.torch.profiling.source import load_factory, make_input
 
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise InputError(f"start it with torchrun: torchrun --nproc-per-node 2 -m autobyte doctor {source}")

@@ -15,7 +15,7 @@ from autobyte.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from autobyte.testbed import Launch
-    from autobyte.torch.probe import Spec
+    from autobyte.torch.profiling.probe import Spec
 
 SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,8MiB,16MiB"
 TIMEOUT_S = 1800.0
@@ -47,7 +47,7 @@ def probe(
     autobyte probe --hosts 4 --rate 1Gbit --in-flight 4
     torchrun --nproc-per-node 2 -m autobyte probe --sizes 1MiB,16MiB
     """
-    from autobyte.torch.probe import Spec
+    from autobyte.torch.profiling.probe import Spec
     from autobyte.units import parse_bytes
 
     spec = Spec(
@@ -75,7 +75,7 @@ def _as_rank(spec: "Spec", *, json: bool) -> None:
     import torch
     import torch.distributed as dist
 
-    from autobyte.torch.probe import probe as measure
+    from autobyte.torch.profiling.probe import probe as measure
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -128,7 +128,7 @@ def _measured(spec: "Spec", start: "Callable[[list[str]], Launch]") -> list[dict
             return out.read_text().splitlines()
 
         total = len(spec.engines) * len(spec.sizes)
-        with start([sys.executable, "-m", "autobyte.torch.probe", str(said)]) as launch:
+        with start([sys.executable, "-m", "autobyte.torch.profiling.probe", str(said)]) as launch:
             launch.wait(timeout_s=TIMEOUT_S, grace_s=1.0, meanwhile=lambda: step(len(rows()), total))
         return [json.loads(row) for row in rows()]
 

@@ -34,8 +34,8 @@ def profile(
     """
     from autobyte.cli.console import print_json, print_line, progress
     from autobyte.errors import FileError, InputError
-    from autobyte.torch.profile import profile_model
-    from autobyte.torch.source import load_factory, make_input
+    from autobyte.torch.profiling.profile import profile_model
+    from autobyte.torch.profiling.source import load_factory, make_input
     from autobyte.units import format_bytes, format_seconds
 
     if out.exists() and not force:  # before minutes are spent

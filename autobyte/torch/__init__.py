@@ -1,10 +1,10 @@
 """Training with PyTorch: `import autobyte.torch as ab`, and two changed lines."""
 
 from autobyte.config import Config, Space
-from autobyte.torch.control import CommunicationError
-from autobyte.torch.emulate import emulate
+from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.exchange.serving import serve
 from autobyte.torch.optimizer import DistributedOptimizer, report
-from autobyte.torch.report import Report
-from autobyte.torch.serving import serve
+from autobyte.torch.profiling.emulate import emulate
+from autobyte.torch.tuning.report import Report
 
 __all__ = ["CommunicationError", "Config", "DistributedOptimizer", "Report", "Space", "emulate", "report", "serve"]

@@ -22,20 +22,20 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
-from autobyte.torch.advice import DRIFT, Adviser
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
-from autobyte.torch.exchange import Exchange
-from autobyte.torch.join import Company
-from autobyte.torch.layers import CalledLayer, find_layers, is_compiled
-from autobyte.torch.online import Online
-from autobyte.torch.planning import DEFAULT, begin_with
-from autobyte.torch.recording import Recording
-from autobyte.torch.report import Report, report_on
-from autobyte.torch.search import Search, fingerprint
-from autobyte.torch.times import LayerTimes
-from autobyte.torch.training import Training, broadcast_state, is_off
-from autobyte.torch.updates import Updates, can_cross_steps, drop, see_hooks, zero
-from autobyte.torch.verify import Verification
+from autobyte.torch.exchange.exchange import Exchange
+from autobyte.torch.exchange.join import Company
+from autobyte.torch.exchange.training import Training, broadcast_state, is_off
+from autobyte.torch.exchange.verify import Verification
+from autobyte.torch.model.layers import CalledLayer, find_layers, is_compiled
+from autobyte.torch.model.planning import DEFAULT, begin_with
+from autobyte.torch.model.times import LayerTimes
+from autobyte.torch.model.updates import Updates, can_cross_steps, drop, see_hooks, zero
+from autobyte.torch.tuning.advice import DRIFT, Adviser
+from autobyte.torch.tuning.online import Online
+from autobyte.torch.tuning.recording import Recording
+from autobyte.torch.tuning.report import Report, report_on
+from autobyte.torch.tuning.search import Search, fingerprint
 
 log = logging.getLogger("autobyte")
 

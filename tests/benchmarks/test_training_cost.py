@@ -20,7 +20,7 @@ from autobyte.config import Config
 from autobyte.models import load
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
-from autobyte.torch import control, training
+from autobyte.torch.exchange import control, training
 
 
 def deep(layers: int = 50, width: int = 256) -> nn.Sequential:

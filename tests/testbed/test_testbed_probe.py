@@ -15,8 +15,8 @@ from autobyte.cli import probe as command
 from autobyte.cli import run
 from autobyte.testbed.hosts import PAYLOAD
 from autobyte.testbed.launch import Launch, Seat
-from autobyte.torch.probe import PROBED, Row
-from autobyte.torch.training import ENGINES
+from autobyte.torch.exchange.training import ENGINES
+from autobyte.torch.profiling.probe import PROBED, Row
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}
 

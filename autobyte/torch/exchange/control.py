@@ -1,0 +1,191 @@
+"""What ranks say to each other besides gradients: agreement, statistics, plans. Numbers or JSON, never pickles."""
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import zip_longest
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autobyte.errors import AutoByteError
+from autobyte.scheduler.engines.allreduce import abandoned, own_gloo
+from autobyte.torch.exchange.rollcall import LONG_S, POLL_S, RollCall
+
+
+class CommunicationError(AutoByteError, RuntimeError):
+    """Ranks no longer understand or hear each other; the message names rank, step and tensor."""
+
+
+class Control:
+    """A small gloo backend beside the gradients'. Calls are collective: all ranks make them in the same order.
+
+    Args:
+        name: of the training it belongs to, the same on all ranks.
+        rank: this process's place among them.
+        ranks: the processes that take part, as torchrun numbers them: so messages name them.
+        timeout: after which a call fails.
+    """
+
+    def __init__(self, name: str, *, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
+        self.rank, self.size = rank, len(ranks)
+        self.ranks = list(ranks)
+        self.rollcall = RollCall(name, rank=self.ranks[rank], ranks=ranks)
+        self.step: Callable[[], int] = lambda: 0  # where training is, for messages
+        self._backend = self.meet(
+            lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
+        )
+
+    @property
+    def global_rank(self) -> int:
+        """This process, as torchrun numbers it."""
+        return self.ranks[self.rank]
+
+    def meet(self, make: Callable[[], Any]) -> Any:
+        """What is made where all ranks must come.
+
+        Raises:
+            CommunicationError: naming the ranks that did not.
+        """
+        try:
+            return make()
+        except RuntimeError as error:
+            raise self._failed("meet the other ranks", error) from error
+
+    def gather(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Everybody's numbers, shape [size, *]."""
+        rows = [torch.empty_like(numbers) for _ in range(self.size)]
+        self._run(self._backend.allgather([rows], [numbers]), "gather numbers")
+        return torch.stack(rows)
+
+    def share(self, data: Any, *, source: int = 0) -> Any:
+        """What one rank has, on every rank; plain JSON."""
+        text = bytearray(json.dumps(data).encode()) if self.rank == source else bytearray()
+        length = torch.tensor([len(text)], device="cpu")
+        self.broadcast(length, source=source)
+        buffer = (
+            torch.frombuffer(text, dtype=torch.uint8)
+            if text
+            else torch.empty(int(length), dtype=torch.uint8, device="cpu")
+        )
+        self.broadcast(buffer, source=source)
+        return json.loads(bytes(buffer.numpy()))
+
+    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
+        """Send one rank's tensor to all others, in place."""
+        options = dist.BroadcastOptions()
+        options.rootRank = source
+        self._run(self._backend.broadcast([tensor], options), "share a plan")
+
+    def same(self, value: str) -> bool:
+        """Whether all ranks have the same."""
+        rows = self.gather(_digest(value))
+        return bool((rows == rows[0]).all())
+
+    def agree(self, what: str, value: str) -> None:
+        """Make sure that all ranks have the same.
+
+        Args:
+            what: for the message.
+            value: what is compared; parts with "; " between them.
+
+        Raises:
+            CommunicationError: naming the ranks that differ from the first, and the first part that does.
+        """
+        rows = self.gather(_digest(value))
+        other = [rank for rank in range(self.size) if not torch.equal(rows[rank], rows[0])]
+        if other:
+            mine, theirs = value.split("; "), self.share(value).split("; ")
+            pairs = list(zip_longest(mine, theirs, fillvalue="nothing"))
+            place = next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
+            places = self.gather(torch.tensor([place], device="cpu"))
+            if self.rank not in other:  # like the first rank: what it has where the first of them differs
+                place = int(places[other[0]])
+            ours, firsts = pairs[place] if place < len(pairs) else ("nothing", "nothing")
+            unlike, first = [self.ranks[rank] for rank in other], self.ranks[0]
+            raise CommunicationError(
+                f"ranks {unlike} have {what} unlike rank {first}'s; rank {self.global_rank} has {ours:.300}"
+                + (f" where rank {first} has {firsts:.300}" if ours != firsts else "")
+            )
+
+    def tally(self, flags: torch.Tensor) -> "Tally":
+        """Begin to count, without waiting, on how many ranks each flag is set."""
+        counts = flags.to(torch.int32)
+        options = dist.AllreduceOptions()
+        work = self._backend.allreduce([counts], options)
+        return Tally(counts, lambda: self._run(work, "count missing gradients"))
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self._run(self._backend.barrier(), "meet")
+
+    def close(self, *, idle: bool) -> None:
+        """Let go of the backend.
+
+        Args:
+            idle: every call has come back, on all ranks.
+        """
+        if not idle:
+            abandoned.append(self._backend)
+        self._backend = None
+
+    def _run(self, work: Any, what: str) -> None:
+        """Wait for a call, and no longer for ranks that have failed meanwhile: they may never come to it."""
+        alarms: list[str] = []
+        patience_s = LONG_S
+        try:
+            while not _is_over(work, patience_s):
+                patience_s = POLL_S
+                self.rollcall.listen(alarms.append)
+                if alarms:
+                    raise RuntimeError(alarms[0])
+        except RuntimeError as error:
+            raise self._failed(what, error) from error
+        finally:
+            self.rollcall.ignore()
+
+    def _failed(self, what: str, error: RuntimeError) -> CommunicationError:
+        why = f"rank {self.global_rank}, step {self.step()}: could not {what}: {first_line(error)}"
+        self.rollcall.alarm(why)
+        return CommunicationError(f"{why}; {self.rollcall.absent()}")
+
+
+def _is_over(work: Any, patience_s: float) -> bool:
+    """Whether a call is over within so many seconds.
+
+    Raises:
+        RuntimeError: it has failed.
+    """
+    with contextlib.suppress(RuntimeError):  # so says torch, too, if time is over
+        work.wait(timedelta(seconds=patience_s))
+    if not work.is_completed():
+        return False
+    work.wait()
+    return True
+
+
+def _digest(value: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(hashlib.sha256(value.encode()).digest()), dtype=torch.uint8)
+
+
+class Tally:
+    """Counts that are under way."""
+
+    def __init__(self, counts: torch.Tensor, wait: Callable[[], None]) -> None:
+        self._counts = counts
+        self._wait = wait
+
+    def wait(self) -> torch.Tensor:
+        """On how many ranks each flag was set."""
+        self._wait()
+        return self._counts
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, on one line: of gloo's messages the first sentence, without the place in gloo's source."""
+    text = re.sub(r"^\[\S+\.cc:\d+\] ", "", str(error).strip())
+    return re.split(r"\n|\. ", text)[0] if text else type(error).__name__

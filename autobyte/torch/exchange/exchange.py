@@ -1,0 +1,285 @@
+"""The gradients of a step: which are complete, which never came, and when they may be used."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from autobyte.errors import InputError
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.plan import Plan
+from autobyte.torch.exchange.control import CommunicationError, Control, Tally
+from autobyte.torch.exchange.mirrors import Mirrors
+from autobyte.torch.exchange.session import Session
+
+
+class Exchange:
+    """Hands gradients to the session as backward passes complete them.
+
+    A step begins with the first gradient that is complete and is closed by `close`. What was accumulated under
+    `no_sync` and got no further pass is sent as it is; a gradient that is None counts as zeros, and stays None where
+    no rank had one.
+
+    Args:
+        parameters: name and parameter of every gradient that travels.
+        plan: what to begin with.
+        session: communicates.
+        buffers: where the engine finds gradients.
+        mirrors: of gradients that are not in host memory.
+        control: counts missing gradients.
+        accumulation: backward passes per step.
+        frozen: parameters that do not travel, because they needed no gradient.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        plan: Plan,
+        session: Session,
+        buffers: Buffers,
+        mirrors: Mirrors,
+        control: Control,
+        *,
+        accumulation: int,
+        frozen: Mapping[str, nn.Parameter] | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self.plan = plan
+        self.steps = 0  # that were closed
+        self._session = session
+        self._buffers = buffers
+        self._mirrors = mirrors
+        self._control = control
+        self._accumulation = accumulation
+        self._frozen = frozen or {}
+        self.before: Callable[[], None] = lambda: None  # called at every gradient, before it is touched
+        self.on_begin: Callable[[], None] = lambda: None  # for those who count the steps of others
+        self.open = False  # a step has begun, and is not closed
+        self.observer: Callable[[str, Tensor], None] | None = None  # sees gradients before they are averaged
+        self.flag: Callable[[], bool] = lambda: False  # whether this rank has something to announce to all
+        self.on_gradient: Callable[[str], None] = lambda name: None  # for clocks
+        self._muted = False
+        self._completing = threading.RLock()  # autograd has a thread for every device
+        self._passes = dict.fromkeys(parameters, 0)
+        self._missing: dict[str, Tensor] = {}
+        self._sent: dict[str, tuple[Tensor, int]] = {}  # gradients in transit, and their versions when they left
+        self._tally: Tally | None = None
+        self._tallies: deque[Tally] = deque()  # whose flags were not looked at
+        self.heeded = False  # whether somebody looks at them
+        self.taken = True  # the step before was followed by an update
+        self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
+            for name, parameter in parameters.items()
+        ]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes within the block accumulate, and send nothing."""
+        before, self._muted = self._muted, True
+        try:
+            yield
+        finally:
+            self._muted = before
+
+    def use(self, plan: Plan) -> None:
+        """Use another plan from the next step on; all ranks must do so between the same two steps."""
+        self.plan = plan
+
+    def close(self, *, given_up: bool = False, joined: bool = False) -> None:
+        """No more gradients come in this step: send what is left, zeros for what never came.
+
+        Args:
+            given_up: no update will follow.
+            joined: this rank has no inputs left, and keeps the others company.
+
+        Raises:
+            InputError: a gradient was changed while it travelled.
+            CommunicationError: some ranks took an earlier step, others did not.
+        """
+        if not self.open:
+            self._begin()
+        self._check_untouched()
+        had = [0] * len(self._index)
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                had[self._index[name]] = 1
+                if self._passes[name] < self._accumulation:
+                    self._send(name, parameter)
+            else:
+                self._missing[name] = torch.zeros_like(parameter)
+                self._put(name, self._missing[name])
+        if self._tally is not None:
+            self._check_taken(self._counts(self._tally))
+        had += [given_up or not (self.taken or joined), joined, self.flag()]
+        self._tally = self._control.tally(torch.tensor(had, dtype=torch.int32, device="cpu"))
+        if self.heeded:
+            self._tallies.append(self._tally)
+        self._mirrors.then(self._session.end)
+        self.open = self.taken = False
+        self.forget()
+        self.steps += 1
+
+    @property
+    def learned(self) -> bool:
+        """Whether any rank had a gradient in the last step; the same on all ranks. Waits for all to close it."""
+        return self._tally is not None and bool(self._counts(self._tally)[:-3].any())
+
+    @property
+    def joined(self) -> bool:
+        """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
+        return self._tally is not None and bool(self._counts(self._tally)[-2])
+
+    def announced(self) -> bool:
+        """Whether any rank's flag was set before the last step; the same on all ranks, and nobody waits for it."""
+        earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - 1)]
+        return any(self._counts(tally)[-1] for tally in earlier)
+
+    def forget(self) -> None:
+        """Backward passes that were made so far do not count: their gradients are being cleared, or on their way."""
+        self._passes = dict.fromkeys(self.parameters, 0)
+
+    def arrived(self, names: Iterable[str]) -> bool:
+        """Whether gradients are averaged and in `.grad`; nobody waits."""
+        return self._session.arrived(self._index[name] for name in names)
+
+    def wait(self, names: Iterable[str] | None = None) -> None:
+        """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
+        chosen = self.parameters if names is None else list(names)
+        self._session.wait(self._index[name] for name in chosen)
+        self._mirrors.bring(chosen)
+        for name in chosen:
+            zeros = self._missing.pop(name, None)
+            if zeros is not None and self._tally is not None and self._counts(self._tally)[self._index[name]]:
+                self.parameters[name].grad = zeros.view_as(self.parameters[name])  # another rank had one
+
+    def left(self) -> None:
+        """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
+
+        Raises:
+            CommunicationError: they do not within the timeout.
+        """
+        if not self._mirrors.settle(self._session.timeout_s):
+            self._session.fail(self._session.located("gradients have not left the GPU"))
+            self._session.check()
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+        self._mirrors.settle(self._session.timeout_s)
+        self._mirrors.close()
+
+    def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
+        def complete(parameter: nn.Parameter) -> None:
+            with self._completing:
+                take(parameter)
+
+        def take(parameter: nn.Parameter) -> None:
+            self.before()
+            if name not in self._mirrors:  # a GPU has yet to compute it
+                self.on_gradient(name)
+            if self._muted:
+                return
+            self._passes[name] += 1
+            if self._passes[name] > self._accumulation:
+                raise InputError(
+                    f"parameter '{name}' got {self._passes[name]} backward passes in a step of {self._accumulation}: "
+                    "say accumulation=, or put all but the last into no_sync()"
+                )
+            if self._passes[name] == self._accumulation:
+                if not self.open:
+                    self._begin()
+                self._send(name, parameter)
+                assert parameter.grad is not None
+                self._sent[name] = parameter.grad, parameter.grad._version
+
+        return complete
+
+    def _begin(self) -> None:
+        self.on_begin()
+        self.left()
+        self._session.begin(self.plan)
+        self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
+        self._missing = {}
+        self.open = True
+
+    def _send(self, name: str, parameter: nn.Parameter) -> None:
+        assert parameter.grad is not None
+        self._passes[name] = self._accumulation
+        index = self._index[name]
+        self._buffers.forget(index)
+        if self._buffers.averages and name not in self._mirrors and is_shared(parameter.grad):
+            parameter.grad = parameter.grad.clone()
+        self._put(name, parameter.grad)
+        if name not in self._mirrors:
+            self._session.ready(index)
+            return
+
+        def left() -> None:
+            self.on_gradient(name)
+            self._session.ready(index)
+
+        self._mirrors.then(left)
+
+    def missing(self, name: str) -> Tensor | None:
+        """The zeros that travel for a gradient which this rank does not have."""
+        return self._missing.get(name)
+
+    def _check_untouched(self) -> None:
+        """What clips or scales a gradient that travels would have no effect, or only half of it."""
+        sent, self._sent = self._sent, {}
+        for name, (gradient, version) in sent.items():
+            if self.parameters[name].grad is not gradient or gradient._version != version:
+                raise InputError(
+                    f"the gradient of '{name}' was changed between backward() and step(), while it travelled: "
+                    "call synchronize() before clipping, unscaling or replacing gradients"
+                )
+        for name, parameter in self._frozen.items():
+            if parameter.grad is not None:
+                raise InputError(
+                    f"'{name}' was frozen when the optimizer was wrapped, and has a gradient now, which does not "
+                    "travel: close() this wrapper, and wrap the optimizer again after thawing parameters"
+                )
+
+    def _counts(self, tally: Tally) -> Tensor:
+        try:
+            return tally.wait()
+        except CommunicationError as error:
+            raise self._session.located(error) from error
+
+    def _check_taken(self, counts: Tensor) -> None:
+        skipped, joined = counts[-3:-1].tolist()
+        if 0 < skipped < self._control.size - joined:
+            raise CommunicationError(
+                f"rank {self._control.global_rank}, step {self.steps}: "
+                f"{skipped} of {self._control.size} ranks left out a step that others took "
+                "(an exception that was caught, or zero_grad() before step()); their parameters differ now"
+            )
+
+    def _put(self, name: str, gradient: Tensor) -> None:
+        if gradient.device.type != "cpu" and name not in self._mirrors:
+            raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
+        if self.observer is not None:
+            self.observer(name, gradient)
+        try:
+            travelling = self._mirrors.leave(name, gradient) if name in self._mirrors else gradient
+            self._buffers.put(self._index[name], travelling)
+        except InputError as error:
+            raise InputError(f"parameter '{name}': {error}") from None
+
+
+def is_shared(gradient: Tensor) -> bool:
+    """Whether other tensors lie in the memory of a gradient that its parameter has just got.
+
+    Autograd hands a gradient on without a copy even where it is a view of one that is still needed: of a positional
+    embedding that is added to a batch of one, say, or of two parameters that are added.
+    """
+    if gradient.layout is not torch.strided:
+        return False
+    storage = gradient.untyped_storage()  # counts, too
+    uses: int = torch._C._storage_Use_Count(storage._cdata)
+    return uses > 2

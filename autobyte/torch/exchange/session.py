@@ -1,0 +1,168 @@
+"""One training job on one rank: a runner with its engine, what has arrived, and what to say when it does not."""
+
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+
+from autobyte.scheduler.block import Block
+from autobyte.scheduler.engines.base import Engine
+from autobyte.scheduler.plan import Plan
+from autobyte.scheduler.runner import Runner
+from autobyte.torch.exchange.control import CommunicationError, first_line
+from autobyte.torch.exchange.rollcall import LONG_S, RollCall
+from autobyte.trace import Trace
+
+
+class Session:
+    """Communication of one wrapped model, step after step.
+
+    Args:
+        plan: what to begin with.
+        engine: moves the blocks; closed with the session.
+        rank: of this process, for messages.
+        timeout: after which a wait fails.
+        rollcall: tells which rank is to blame for a failure.
+        trace: where blocks are recorded, if anywhere.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        *,
+        rank: int,
+        timeout: timedelta,
+        rollcall: RollCall | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        self.plan = plan
+        self._engine = engine
+        self._rank = rank
+        self._rollcall = rollcall
+        self.timeout_s = timeout.total_seconds()
+        self._error: CommunicationError | None = None
+        self._ended = True  # no step is open
+        self._changed = threading.Condition()
+        self._arrived = [True] * len(plan.job.gradients)
+        self.runner = Runner(
+            plan,
+            engine,
+            clock=time.perf_counter,
+            arrived=self._on_arrived,
+            failed=self._on_failed,
+            trace=trace,
+            rank=rank,
+        )
+
+    def begin(self, plan: Plan) -> None:
+        """Begin a step under a plan, when everything of the step before has arrived."""
+        self.wait_all()
+        if not self.runner.at_boundary:
+            raise self._failure("a new step begins before the last one was ended")
+        if plan is not self.plan:
+            self.plan = plan
+            self.runner.configure(plan)
+        self._arrived = [False] * len(plan.job.gradients)
+        self._ended = False
+
+    def ready(self, tensor: int) -> None:
+        """A gradient is complete."""
+        self.runner.ready(tensor)
+
+    def end(self) -> None:
+        """No more gradients come in this step."""
+        self._ended = True
+        self.runner.end_step()
+
+    def arrived(self, tensors: Iterable[int]) -> bool:
+        """Whether tensors are in place, and nothing has gone wrong."""
+        return self._error is None and all(self._arrived[tensor] for tensor in tensors)
+
+    def wait(self, tensors: Iterable[int]) -> None:
+        """Wait until tensors are in place.
+
+        Raises:
+            CommunicationError: an engine failed, or they do not come within the timeout.
+        """
+        arrived, wanted = self._arrived, list(tensors)
+        if self.arrived(wanted):
+            return
+
+        def over() -> bool:
+            return self._error is not None or all(arrived[tensor] for tensor in wanted)
+
+        with self._changed:
+            is_over = self._changed.wait_for(over, min(LONG_S, self.timeout_s))
+        if not is_over and self._rollcall is not None:
+            self._rollcall.listen(self._on_alarm)
+            with self._changed:
+                self._changed.wait_for(over, self.timeout_s - LONG_S)
+            self._rollcall.ignore()
+        self.check()
+        late = [tensor for tensor in wanted if not arrived[tensor]]
+        if late:
+            self.fail(self._failure(f"tensor '{self._name(late[0])}' did not arrive within {self.timeout_s:g} s"))
+            self.check()
+
+    def wait_all(self) -> None:
+        """Wait until everything of this step is in place, and the step is over."""
+        self.wait(range(len(self._arrived)))
+
+    def check(self) -> None:
+        """Raise what has gone wrong, if anything has, and say which rank is silent."""
+        if self._error is None:
+            return
+        if self._rollcall is not None:
+            self._error = CommunicationError(f"{self._error}; {self._rollcall.absent()}")
+            self._rollcall = None  # once is enough
+        raise self._error
+
+    def fail(self, error: CommunicationError) -> None:
+        """Let every wait end with an error; the first one counts."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+        if self._rollcall is not None:
+            self._rollcall.alarm(str(error))
+
+    def located(self, why: object) -> CommunicationError:
+        """A failure beside the gradients, with the tensor that is being waited for."""
+        late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
+        what = f"tensor '{self._name(late[0])}' has not arrived" if late else "all tensors have arrived"
+        return self._failure(f"{what}; {why}")
+
+    def close(self) -> bool:
+        """Wait for what other ranks still need of a step that was ended, and let go of the engine.
+
+        Returns:
+            whether nothing is under way.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        while self._ended and not self.runner.at_boundary and self._error is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._engine.close()
+        return self.runner.at_boundary and self._error is None
+
+    def _on_arrived(self, tensor: int) -> None:
+        with self._changed:
+            self._arrived[tensor] = True
+            self._changed.notify_all()
+
+    def _on_alarm(self, message: str) -> None:
+        self.fail(self.located(message))
+
+    def _on_failed(self, block: Block, error: Exception) -> None:
+        self.fail(
+            self._failure(
+                f"block {block.index} of tensor '{self._name(block.segments[0].tensor)}': {first_line(error)}"
+            )
+        )
+
+    def _failure(self, what: str) -> CommunicationError:
+        flying = self.runner.under_way
+        where = f"rank {self._rank}, step {self.runner.step}"
+        return CommunicationError(f"{where}: {what} ({len(flying)} blocks under way: {flying[:5]})")
+
+    def _name(self, tensor: int) -> str:
+        return self.plan.job.gradients.names[tensor]

@@ -1,0 +1,347 @@
+"""What connects one model to its peers: groups, engine, session, exchange, and the plan in force."""
+
+import dataclasses
+import hashlib
+import itertools
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from autobyte.config import Config
+from autobyte.errors import InputError, unknown
+from autobyte.job import Cluster, Job
+from autobyte.scheduler.engines.allreduce import AllReduce, own_gloo
+from autobyte.scheduler.engines.base import Engine
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.halves import Halves
+from autobyte.scheduler.engines.leader import Led
+from autobyte.scheduler.engines.server import ParameterServer
+from autobyte.scheduler.plan import Plan
+from autobyte.torch.exchange.connect import connect
+from autobyte.torch.exchange.control import CommunicationError, Control, first_line
+from autobyte.torch.exchange.exchange import Exchange
+from autobyte.torch.exchange.mirrors import Mirrors
+from autobyte.torch.exchange.session import Session
+from autobyte.torch.model.planning import DEFAULT, agreed_plan, as_measured, measurements, unmeasured
+
+log = logging.getLogger("autobyte")
+
+#: Numbers of wrapped models, by ranks that share them, in the order of construction: the same on all these ranks.
+_names: dict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
+
+PLANNED, LEADER = ORDERS = ("planned", "leader")
+WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
+
+
+def name_for(ranks: Sequence[int]) -> str:
+    """A name unlike any other for the next wrapped model of these ranks, the same on each of them."""
+    key = tuple(ranks)
+    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(_names[key])}"
+
+
+def is_off(group: dist.ProcessGroup | None, *, enabled: bool) -> bool:
+    """Whether there is nothing to do; the log says why.
+
+    Raises:
+        InputError: torch.distributed is not initialised, and nothing says that it need not be.
+    """
+    why = disabled_because(group, enabled=enabled)
+    if why and dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+        log.warning("AutoByte is off: %s; ranks train on their own, nothing is averaged", why)
+    elif why:
+        log.info("AutoByte is off: %s", why)
+    return why is not None
+
+
+def disabled_because(group: dist.ProcessGroup | None, *, enabled: bool) -> str | None:
+    """Why there is nothing to do, or None.
+
+    Raises:
+        InputError: torch.distributed is not initialised, and nothing says that it need not be.
+    """
+    if not enabled:
+        return "enabled=False"
+    if os.environ.get("AUTOBYTE_DISABLE", "") not in ("", "0"):
+        return "AUTOBYTE_DISABLE is set"
+    if not dist.is_available() or not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InputError("call torch.distributed.init_process_group() before DistributedOptimizer")
+        return "a single process"
+    return "a single rank" if dist.get_world_size(group) == 1 else None
+
+
+class Training:
+    """One model's communication on one rank.
+
+    Args:
+        optimizer: its parameters that need gradients are the ones that travel.
+        model: holds them.
+        config: policy, partition, credit.
+        engine: `allreduce` or `ps`.
+        wire_dtype: what gradients travel as; None as they are.
+        accumulation: backward passes per step.
+        group: the ranks; None is all.
+        timeout: of every wait.
+        servers: global ranks of parameter servers that do not train; None is one beside every worker.
+        order: `planned`, all ranks start blocks in a sequence made beforehand; `leader`, as rank 0 picks them.
+        before: called at every gradient of a backward pass, before it is touched.
+        average: whether sums are divided by the number of ranks.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        *,
+        config: Config | None,
+        engine: str,
+        wire_dtype: str | None,
+        accumulation: int,
+        group: dist.ProcessGroup | None,
+        timeout: timedelta,
+        order: str,
+        servers: Sequence[int] | None,
+        before: Callable[[], None],
+        average: bool = True,
+    ) -> None:
+        if engine not in ENGINES:
+            raise unknown("engine", engine, ENGINES)
+        if wire_dtype is not None and wire_dtype not in WIRE:
+            raise unknown("wire dtype", wire_dtype, WIRE)
+        if accumulation < 1:
+            raise InputError(f"accumulation must be at least 1, got {accumulation}")
+        if order not in ORDERS:
+            raise unknown("order", order, ORDERS)
+        self.order = order
+        self._timeout = timeout
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self.servers = self.ranks if servers is None else list(servers)
+        self.name = name_for(self.ranks)
+        self.engine = engine
+        self.config = config or DEFAULT
+        self.control = Control(self.name, rank=self.rank, ranks=self.ranks, timeout=timeout)
+        parameters = self._trained(optimizer, model)
+        settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
+        self.control.agree("settings", settings)
+        broadcast_state(model, group)
+        if engine == "ps":
+            self.control.agree("servers", str(self.servers))
+            if servers is not None and (both := sorted({*servers} & {*self.ranks})):
+                raise InputError(
+                    f"servers={list(servers)}: ranks {both} train; leave servers= out, or name ranks that do not"
+                )
+        elif servers is not None:
+            raise InputError(f"servers= is for engine='ps', not for '{engine}'")
+        cluster = Cluster(self.size, min(self.size, len(self.servers)) if engine == "ps" else 0)
+        shape = unmeasured(type(model).__name__, parameters.items())
+        self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
+        scale = 1 / self.size if average else None
+        self.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype)
+        self._order: list[int] | None = None
+        plan = self._plan(self.job, self.config, None)
+        self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
+        made = self._engine = ENGINES[engine](self, timeout)
+        self._prepare(plan)
+        if order == LEADER:
+            made = _led(self, made, timeout)
+        rank, rollcall = self.control.global_rank, self.control.rollcall
+        self.session = Session(plan, made, rank=rank, timeout=timeout, rollcall=rollcall)
+        self.control.step = lambda: self.session.runner.step
+        self.exchange = Exchange(
+            parameters,
+            plan,
+            self.session,
+            self.buffers,
+            Mirrors(parameters, failed=self._on_failed_copy),
+            self.control,
+            accumulation=accumulation,
+            frozen={name: p for name, p in model.named_parameters() if p in members and name not in parameters},
+        )
+        self.exchange.before = before
+
+    def has_any_of(self, optimizer: Optimizer) -> bool:
+        """Whether a parameter of the optimizer travels here."""
+        mine = set(self.exchange.parameters.values())
+        return any(parameter in mine for group in optimizer.param_groups for parameter in group["params"])
+
+    def check_groups(self, optimizer: Optimizer) -> None:
+        """Refuse parameters that came to the optimizer after it was wrapped.
+
+        Raises:
+            InputError: there are some; their gradients do not travel.
+        """
+        added = sum(p not in self._members for group in optimizer.param_groups for p in group["params"])
+        if added:
+            raise InputError(
+                f"{added} parameters were added to the optimizer after it was wrapped, and their gradients do not "
+                "travel: close() this wrapper, and wrap the optimizer again"
+            )
+
+    def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
+        """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
+
+        Args:
+            job: its tensors in the order of first use, the same on all ranks.
+            config: policy, partition, credit.
+            order: of the blocks.
+        """
+        plan = self._plan(job, config, order)
+        self.job, self.config, self._order = job, config, None if order is None else list(order)
+        self._prepare(plan)
+        self.exchange.use(plan)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps: config and plan in force, and what they are for."""
+        return {
+            "config": self.config.to_json(),
+            "measured": measurements(self.job),
+            "order": self._order,
+            "parameters": self.fingerprint,
+            "workers": self.size,
+            "engine": self.engine,
+            "wire_dtype": self.job.wire_dtype,
+        }
+
+    def resume(self, told: Mapping[str, Any]) -> bool:
+        """Use config and plan of a checkpoint, if it is of the same job; whether it is. Collective if so."""
+        mine = self.to_json()
+        other = [key for key in ("parameters", "workers") if told.get(key) != mine[key]]
+        if other:
+            log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
+            return False
+        config, measured = Config.from_json(told["config"]), told.get("measured")
+        if measured is None or any(told[key] != mine[key] for key in ("engine", "wire_dtype")):
+            self.replan(self.job, config, None)
+            return True
+        try:
+            self.replan(as_measured(self.job, measured), config, told["order"])
+        except InputError as error:  # its blocks are cut as another version cuts them
+            log.info("the checkpoint's plan is left aside: %s", error)
+            self.replan(self.job, config, None)
+        return True
+
+    def _plan(self, job: Job, config: Config, order: Sequence[int] | None) -> Plan:
+        """A config's plan, the same on all ranks. Collective."""
+        plan = agreed_plan(job, config, order)
+        if self.order == LEADER:
+            plan = plan.with_sequence(None)
+        self.control.agree(f"a plan for {config.label}", plan.digest)
+        if self.order == LEADER and self.rank:
+            return dataclasses.replace(plan, credit_bytes=None)  # the leader's window counts
+        return plan
+
+    def _prepare(self, plan: Plan) -> None:
+        """Connect what moves halves of all-reduces, where a plan has any. Collective."""
+        if plan.tiling.gathers is not None and isinstance(self._engine, AllReduce) and self._engine.halves is None:
+            rank, ranks, name = self.control.global_rank, self.ranks, f"{self.name}/halves"
+            made = connect(name, rank=rank, workers=ranks, servers=ranks, timeout=self._timeout)
+            self._engine.halves = Halves(self.buffers, rank=rank, ranks=ranks, connections=made)
+
+    def close(self) -> None:
+        """Let go of hooks, threads and sockets."""
+        self.exchange.remove()
+        self.control.close(idle=self.session.close())
+
+    def _on_failed_copy(self, error: Exception) -> None:
+        self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
+
+    def _trained(self, optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
+        """What travels, the same on all ranks; one that refuses its model tells the others, who would wait for it."""
+        try:
+            parameters = travelling(optimizer, model)
+        except InputError as error:
+            with suppress(CommunicationError):
+                self.control.agree("a model", f"none that can be trained: {error}")
+            raise
+        shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
+        self.fingerprint = hashlib.sha256(shapes.encode()).hexdigest()[:16]
+        laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
+        self.control.agree("a model", laid)  # gradients travel in the order of memory
+        return parameters
+
+
+#: Wrappers that do with gradients what is done here, or cut them into shards that are no rank's whole.
+OTHERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
+
+
+def travelling(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
+    """The model's parameters that the optimizer trains, once each, under their first names.
+
+    Raises:
+        InputError: there are none, the optimizer trains parameters that are not the model's, or their gradients
+            cannot be averaged here.
+    """
+    for module in model.modules():
+        if other := OTHERS.intersection(kind.__name__ for kind in type(module).__mro__):
+            raise InputError(
+                f"the model is wrapped by {other.pop()}, which moves gradients itself: hand in the bare one"
+            )
+    trained = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    found = {name: p for name, p in model.named_parameters() if p in trained}
+    if not found:
+        raise InputError(f"the optimizer trains no parameter of '{type(model).__name__}'")
+    foreign = len(trained) - len(found)
+    if foreign:
+        raise InputError(f"the optimizer trains {foreign} parameters that are not of '{type(model).__name__}'")
+    elsewhere = next((name for name, p in found.items() if p.device.type not in ("cpu", "cuda")), None)
+    if elsewhere is not None:
+        raise InputError(
+            f"parameter '{elsewhere}' is on {found[elsewhere].device}: gradients travel from CPUs and CUDA devices"
+        )
+    sharded = next((name for name, p in found.items() if type(p).__name__ == "DTensor"), None)
+    if sharded is not None:
+        raise InputError(f"parameter '{sharded}' is a DTensor: sharded parameters are no data parallelism")
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            raise InputError(f"'{name}' makes sparse gradients, which cannot be cut into blocks; say sparse=False")
+    return found
+
+
+@torch.no_grad()
+def broadcast_state(model: nn.Module, group: dist.ProcessGroup | None, *, buffers_only: bool = False) -> None:
+    """Send rank 0's parameters and buffers to all others. Collective."""
+    source = dist.get_global_rank(group, 0) if group is not None else 0
+    tensors = [*([] if buffers_only else model.parameters()), *model.buffers()]
+    for tensor in tensors:
+        if tensor.numel():
+            travelling = tensor.detach().contiguous()  # gloo would take as many elements from where it begins
+            dist.broadcast(travelling, source, group=group)
+            if travelling.data_ptr() != tensor.data_ptr():
+                tensor.copy_(travelling)
+
+
+def _all_reduce(training: Training, timeout: timedelta) -> Engine:
+    def make() -> Any:
+        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
+
+    return AllReduce(training.buffers, training.control.meet(make))
+
+
+def _servers(training: Training, timeout: timedelta) -> Engine:
+    rank, workers, servers = training.control.global_rank, training.ranks, training.servers
+    return ParameterServer(
+        training.buffers,
+        rank=rank,
+        workers=workers,
+        servers=servers,
+        connect=lambda: connect(training.name, rank=rank, workers=workers, servers=servers, timeout=timeout),
+    )
+
+
+def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
+    ranks, name = training.ranks, f"{training.name}/order"
+    made = connect(name, rank=training.control.global_rank, workers=ranks, servers=ranks[:1], timeout=timeout)
+    return Led(engine, list(made.values()), leads=training.rank == 0)
+
+
+ENGINES: dict[str, Callable[[Training, timedelta], Engine]] = {"allreduce": _all_reduce, "ps": _servers}

@@ -1,0 +1,150 @@
+"""From a model's parameters to a job and a plan, with one order of blocks for all ranks."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from autobyte.config import Config, Space
+from autobyte.errors import InputError
+from autobyte.job import ITEMSIZE, Cluster, Job, Layer, Model, Tensor
+from autobyte.scheduler.plan import Plan
+from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.simulator.simulate import simulate
+from autobyte.torch.model.layers import CalledLayer
+from autobyte.units import MIB
+
+#: What training begins with: ByteScheduler's sizes, small tensors fused.
+DEFAULT = Config(4_000_000, 16_000_000, knobs={"fusion": 1})
+SLOWER = (1.0, 0.9, 0.8)  # parts of the measured rate that orders are made for
+_ANY = Model("any", (Layer("any", (), 0.0, 0.0),), 1)  # defaults do not depend on the model
+
+
+def begin_with(policy: str, *, workers: int, servers: bool, space: Space | None = None) -> Config:
+    """A policy's default for training on so many workers, or what is next to it in a space."""
+    default = _default(policy, workers=workers, servers=servers)
+    if space is None or default in (within := replace(space, default=default)):
+        return default
+    return within.at(within.locate(default))
+
+
+def _default(policy: str, *, workers: int, servers: bool) -> Config:
+    if policy == DEFAULT.policy:
+        return DEFAULT
+    default = POLICIES[policy]().space(Job(_ANY, Cluster(workers, workers if servers else 0))).default
+    if policy != "usbyte":
+        return default
+    # gloo's all-reduces share the wire: a sequence keeps its order if little is in flight. The wire is idle while a
+    # fused message is packed and unpacked: pieces of 1 MiB were faster on all models in docs/benchmarks.md
+    return replace(default, partition_bytes=MIB, credit_bytes=min(default.credit_bytes, MIB))
+
+
+def unmeasured(name: str, parameters: Iterable[tuple[str, nn.Parameter]], *, batch_size: int = 1) -> Model:
+    """A model in the order in which its parameters are registered, a layer per owner, without times.
+
+    Raises:
+        InputError: a parameter of a dtype that does not travel.
+    """
+    owners: dict[str, list[tuple[str, nn.Parameter]]] = {}
+    for full, parameter in parameters:
+        owners.setdefault(full.rpartition(".")[0], []).append((full, parameter))
+    layers = [
+        Layer(owner or name, tuple(describe(full, p, index) for full, p in held), 0.0, 0.0)
+        for index, (owner, held) in enumerate(owners.items())
+    ]
+    return Model(name, tuple(layers), batch_size)
+
+
+def timed(
+    shape: Model,
+    layers: Iterable[CalledLayer],
+    names: Container[str],
+    forward_s: Iterable[float],
+    backward_s: Iterable[float],
+) -> Model:
+    """The model in the order of its layers' first calls, with measured times (s); of the named parameters."""
+    made = (
+        Layer(layer.name, tuple(describe(n, p, index) for n, p in layer.parameters if n in names), forward, backward)
+        for index, (layer, forward, backward) in enumerate(zip(layers, forward_s, backward_s, strict=True))
+    )
+    return Model(shape.name, tuple(made), shape.batch_size)
+
+
+def priced(job: Job, *, bytes_per_s: float, per_block_s: float) -> Job:
+    """The job on links that cost what blocks did: a rate (bytes/s), and a time per block (s)."""
+    rate = (bytes_per_s,)
+    cluster = replace(
+        job.cluster, up_bytes_per_s=rate, down_bytes_per_s=rate, latency_s=0.0, overhead_s=(per_block_s, 0.0)
+    )
+    return replace(job, cluster=cluster)
+
+
+def measurements(job: Job) -> dict[str, Any] | None:
+    """What was measured of a job, as plain JSON for a checkpoint; None if nothing was."""
+    if not job.model.compute_s:
+        return None
+    return {
+        "layers": [
+            [layer.name, [tensor.name for tensor in layer.tensors], layer.forward_s, layer.backward_s]
+            for layer in job.model.layers
+        ],
+        "bytes_per_s": job.cluster.up_bytes_per_s[0],
+        "per_block_s": job.cluster.overhead_s[0],
+    }
+
+
+def as_measured(job: Job, told: Mapping[str, Any]) -> Job:
+    """The job with the times and costs that a checkpoint says were measured."""
+    tensors = {tensor.name: tensor for tensor in job.model.tensors}
+    layers = tuple(
+        Layer(name, tuple(replace(tensors[each], layer=index) for each in names), forward_s, backward_s)
+        for index, (name, names, forward_s, backward_s) in enumerate(told["layers"])
+    )
+    job = replace(job, model=replace(job.model, layers=layers))
+    return priced(job, bytes_per_s=told["bytes_per_s"], per_block_s=told["per_block_s"])
+
+
+def describe(name: str, parameter: nn.Parameter, layer: int) -> Tensor:
+    """A parameter's gradient as the scheduler knows it."""
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    if dtype not in ITEMSIZE:
+        raise InputError(f"parameter '{name}' is {dtype}; gradients travel as {', '.join(ITEMSIZE)}")
+    return Tensor(name, parameter.numel(), dtype, layer)
+
+
+def agreed_plan(job: Job, config: Config, order: Sequence[int] | None = None) -> Plan:
+    """A policy's plan with a fixed order of its blocks, as engines need it that match by order of issue.
+
+    Without an order, and without one of the policy's own, blocks go as gradients appear if layers run in the order in
+    which they are registered.
+    """
+    plan = make_plan(job, config)
+    if plan.sequence is not None:
+        return plan
+    if order is not None:
+        return plan.with_sequence(order)
+    first = np.array([min(s.tensor for s in block.segments) for block in plan.tiling.blocks], dtype=np.int64)
+    return plan.with_sequence(np.argsort(-first, kind="stable"))
+
+
+def planned_order(job: Job, config: Config) -> list[int] | None:
+    """The order in which blocks start on the measured job; None if the policy has one.
+
+    In virtual time the core starts the most urgent block that is there. The order it makes is then kept, and waits
+    for a block that is late: what is best to do now need not be best to have agreed on. On a slower link urgent
+    blocks overtake later, so orders are made for such links as well; the one that is fastest on this link stays.
+
+    Args:
+        job: as it was measured, on links that cost what blocks did (`priced`).
+        config: whose order it is.
+    """
+    plan = make_plan(job, config)
+    if plan.sequence is not None:
+        return None
+    rate, per_block_s = job.cluster.up_bytes_per_s[0], job.cluster.overhead_s[0]
+    links = [priced(job, bytes_per_s=rate * part, per_block_s=per_block_s) for part in SLOWER]
+    orders: list[tuple[int, ...]] = [tuple(simulate(replace(plan, job=link)).order.tolist()) for link in links]
+    best = min(dict.fromkeys(orders), key=lambda order: float(simulate(plan.with_sequence(order)).step_s[-1]))
+    return list(best)

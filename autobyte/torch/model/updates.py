@@ -1,0 +1,331 @@
+"""Optimizer steps layer by layer: each layer's parameters are updated when its forward pass is about to need them."""
+
+import copy
+import sys
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import (
+    ASGD,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+    Rprop,
+)
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils.hooks import RemovableHandle
+
+from autobyte.errors import InputError
+from autobyte.torch.model.layers import CalledLayer
+from autobyte.torch.model.times import LayerTimes
+
+Hook = Callable[[nn.Module, object], None]
+
+#: Optimizers that treat every element by itself and keep state per parameter: layer by layer gives the same.
+ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
+
+
+class Averages(Protocol):
+    """What updates need to know of the gradients that travel."""
+
+    def arrived(self, names: Iterable[str]) -> bool:
+        """Whether gradients are averaged and in `.grad`; nobody waits."""
+
+    def wait(self, names: Iterable[str]) -> None:
+        """Wait until gradients are averaged and in `.grad`."""
+
+    def missing(self, name: str) -> torch.Tensor | None:
+        """The zeros that travel for a gradient which this rank does not have."""
+
+
+class Updates:
+    """Which layers' updates are due, and when they are taken.
+
+    A layer is updated when its forward pass is about to begin, and with it the layers after it whose gradients have
+    arrived: one call of the optimizer costs more than the update of a small layer. They run on a shallow copy of the
+    optimizer that shares its state and sees these layers' parameters only.
+
+    Args:
+        optimizer: the user's.
+        averages: knows when gradients are averaged and in place.
+    """
+
+    def __init__(self, optimizer: Optimizer, averages: Averages) -> None:
+        self.times: LayerTimes | None = None
+        self._optimizer = optimizer
+        self._part = copy.copy(optimizer)
+        self._averages = averages
+        self._layers: list[_Layer] = []
+        self._hyper: list[dict[str, Any]] = []  # of every group when `step()` was called
+        self._trained: list[list[int]] = []  # ids of the parameters of every group, as layers know them
+        self._due = 0
+        self._hooks: list[RemovableHandle] = []
+
+    @property
+    def ready(self) -> bool:
+        """Whether layers are known."""
+        return bool(self._layers)
+
+    def install(self, layers: Sequence[CalledLayer], names: Container[str], model: nn.Module) -> None:
+        """Take the layers' updates from now on in their forward pre-hooks.
+
+        Other modules that own one of a layer's parameters take its update, too: with tied weights, or where a branch
+        that was not taken in the first step is taken now, they may be called before the layer.
+        """
+        see_hooks()
+        places: dict[nn.Parameter, int] = {}
+        for index, layer in enumerate(layers):
+            self._layers.append(_Layer({name: p for name, p in layer.parameters if name in names}))
+            places |= dict.fromkeys(self._layers[-1].parameters.values(), index)
+            hook = uncompiled(self._on_call(index))
+            self._hooks.append(layer.module.register_forward_pre_hook(hook, prepend=True))
+        for module in model.modules():
+            owned = {places[p] for p in module.parameters(recurse=False) if p in places}
+            others = sorted(index for index in owned if layers[index].module is not module)
+            if others:
+                hook = uncompiled(self._on_other_call(others))
+                self._hooks.append(module.register_forward_pre_hook(hook, prepend=True))
+        self._trained = []
+
+    def plan(self) -> None:
+        """`step()` was called: every layer's update is due, with the hyper-parameters of now.
+
+        Schedulers change these as soon as it has returned.
+        """
+        groups = self._optimizer.param_groups
+        self._hyper = [{k: _as_now(v) for k, v in group.items() if k != "params"} for group in groups]
+        trained = [[id(parameter) for parameter in group["params"]] for group in groups]
+        if trained != self._trained:
+            self._trained = trained
+            self._divide(groups)
+        for layer in self._layers:
+            layer.plan(self._averages.missing)
+        self._due = len(self._layers)
+
+    def settle(self) -> None:
+        """Take every update that is due, front layers first."""
+        if self._due:
+            for index, layer in enumerate(self._layers):
+                if layer.due:
+                    self._take(index)
+
+    def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[nn.Parameter]:
+        """`zero_grad()` was called: clear gradients that are in transit once they are used; say which these are."""
+        due = [layer for layer in self._layers if layer.due]
+        for layer in due:
+            layer.clear = clear
+        return {parameter for layer in due for parameter in layer.parameters.values()}
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _on_call(self, index: int) -> Hook:
+        layer = self._layers[index]
+
+        def called(_module: nn.Module, _arguments: object) -> None:
+            times = self.times
+            entered_s = times.now() if times is not None else 0.0
+            if layer.due:
+                self._take(index)
+            if times is not None:
+                times.called(index, entered_s)
+
+        return called
+
+    def _on_other_call(self, indices: list[int]) -> Hook:
+        def called(_module: nn.Module, _arguments: object) -> None:
+            for index in indices:
+                if self._layers[index].due:
+                    self._take(index)
+
+        return called
+
+    def _divide(self, groups: list[dict[str, Any]]) -> None:
+        """Tell every layer which of each group's parameters are its own."""
+        of = {parameter: layer for layer in self._layers for parameter in layer.parameters.values()}
+        for layer in self._layers:
+            layer.members = [[] for _ in groups]
+        for index, group in enumerate(groups):
+            for parameter in group["params"]:
+                if parameter in of:
+                    of[parameter].members[index].append(parameter)
+
+    def _take(self, first: int) -> None:
+        """Wait for a layer, and update it and those after it that need no wait."""
+        layers = [self._layers[first]]
+        self._wait(layers[0])
+        for index in range(first + 1, len(self._layers)):
+            layer = self._layers[index]
+            if layer.due:
+                if not self._averages.arrived(layer.parameters):
+                    break
+                self._wait(layer)
+                layers.append(layer)
+        self._update(layers)
+        self._due -= len(layers)
+
+    def _wait(self, layer: "_Layer") -> None:
+        layer.withdraw()
+        self._averages.wait(layer.parameters)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _update(self, layers: Sequence["_Layer"]) -> None:
+        """Update parameters from their gradients.
+
+        Raises:
+            InputError: either was changed meanwhile.
+        """
+        for layer in layers:
+            layer.check()
+        dropped = [parameter for layer in layers for parameter in layer.restore()]
+        members = ([p for layer in layers for p in layer.members[index]] for index in range(len(self._hyper)))
+        groups = zip(self._hyper, members, strict=True)
+        self._part.param_groups = [{**hyper, "params": mine} for hyper, mine in groups if mine]
+        self._part.state = self._optimizer.state
+        if self._part.param_groups:
+            self._part.step()
+        for parameter in dropped:
+            parameter.grad = None
+        for layer in layers:
+            if layer.clear is not None:
+                for parameter in layer.parameters.values():
+                    layer.clear(parameter)
+
+
+class _Layer:
+    """What one layer's update needs.
+
+    It holds on to the gradients that travel: a `.grad` that is dropped meanwhile, as `model.zero_grad()` does, comes
+    back for the update. What was changed in place cannot be told from what has arrived, and is refused.
+    """
+
+    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.due = False
+        self.clear: Callable[[nn.Parameter], None] | None = None
+        self.members: list[list[nn.Parameter]] = []  # of each of the optimizer's groups, what is this layer's
+        self._held: dict[str, tuple[torch.Tensor | None, int, int]] = {}  # gradient, its version, the parameter's
+        self._standing_in: set[str] = set()  # zeros, for gradients that this rank does not have
+        self._dropped: set[str] = set()  # of these, those that were dropped meanwhile
+
+    def plan(self, missing: Callable[[str], torch.Tensor | None]) -> None:
+        """Its update is due; where there is no gradient, the zeros that travel for it stand in until it is taken."""
+        self.clear, self.due = None, True
+        self._standing_in.clear()
+        self._dropped.clear()
+        for name, parameter in self.parameters.items():
+            gradient = parameter.grad
+            if gradient is None:
+                gradient = missing(name)
+                parameter.grad = gradient
+                self._standing_in.add(name)
+            self._held[name] = gradient, -1 if gradient is None else gradient._version, parameter._version
+
+    def withdraw(self) -> None:
+        """The update is taken now: zeros no longer stand in, and whose `.grad` was dropped is noted."""
+        for name in self._standing_in:
+            parameter, gradient = self.parameters[name], self._held[name][0]
+            if parameter.grad is None:
+                self._dropped.add(name)
+            elif parameter.grad is gradient:
+                parameter.grad = None
+            else:
+                raise _changed(name)
+
+    def check(self) -> None:
+        """Averages are there. Nothing is lost by a refusal: the update stays due, and is refused again.
+
+        Raises:
+            InputError: a parameter, or its gradient, was changed meanwhile.
+        """
+        for name, parameter in self.parameters.items():
+            gradient, version, parameter_version = self._held[name]
+            if parameter._version != parameter_version:
+                raise InputError(
+                    f"parameter '{name}' was changed after step(), before its update was taken: call flush() before, "
+                    "or say cross_step=False"
+                )
+            if gradient is not None and gradient._version != version:
+                raise _changed(name)
+            if name not in self._standing_in and parameter.grad is not None and parameter.grad is not gradient:
+                raise _changed(name)
+
+    def restore(self) -> list[nn.Parameter]:
+        """Bring gradients back that had been dropped, and say whose these are."""
+        self.due = False
+        return [parameter for name, parameter in self.parameters.items() if self._restore(name, parameter)]
+
+    def _restore(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether a parameter's gradient had been dropped; it is back now."""
+        gradient, _, _ = self._held.pop(name)
+        if name in self._standing_in:  # there is one now if another rank's has arrived
+            return name in self._dropped
+        dropped = parameter.grad is None
+        parameter.grad = gradient
+        return dropped
+
+
+def _changed(name: str) -> InputError:
+    return InputError(
+        f"the gradient of '{name}' was changed after step(), before its update was taken: "
+        "use this optimizer's zero_grad(), or say cross_step=False"
+    )
+
+
+def uncompiled(hook: Hook) -> Hook:
+    """A hook that torch.compile does not trace into; where nothing is compiled, as it is."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return hook if dynamo is None else dynamo.disable(hook)
+
+
+def see_hooks() -> None:
+    """Have torch.compile look for hooks: a graph made of a module without any would go on leaving them out.
+
+    The setting is this thread's alone.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and dynamo.config.skip_nnmodule_hook_guards:
+        dynamo.config.skip_nnmodule_hook_guards = False
+        dynamo.reset()  # what was compiled before is compiled again when it is called
+
+
+def _as_now(value: Any) -> Any:
+    """A hyper-parameter that stays what it is: schedulers change a rate that is a tensor in place."""
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def drop(parameter: nn.Parameter) -> None:
+    """Let go of a gradient."""
+    parameter.grad = None
+
+
+def zero(parameter: nn.Parameter) -> None:
+    """Keep a gradient's memory, and zero it."""
+    if parameter.grad is not None:
+        parameter.grad.detach_().zero_()
+
+
+def can_cross_steps(optimizer: Optimizer) -> bool:
+    """Whether updating layer by layer gives the same parameters as updating all at once.
+
+    Not for optimizers outside the list above (a subclass may override anything), nor with step hooks or a `step` of
+    the object's own, which expect one call a step, nor where a group keeps state of its own.
+    """
+    own = vars(optimizer).get("step")  # a scheduler sets one, too, which only takes note of calls
+    if own is not None and not (hasattr(own, "_wrapped_by_lr_sched") and own.__wrapped__ is type(optimizer).step):
+        return False
+    hooks = [getattr(optimizer, f"_optimizer_step_{kind}_hooks", {}) for kind in ("pre", "post")]
+    hooks += [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
+    return type(optimizer) in ELEMENTWISE and not any(hooks)

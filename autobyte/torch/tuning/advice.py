@@ -1,0 +1,317 @@
+"""What rank 0 makes of a window: statistics, a choice, a plan; in a thread of its own, never in a step's way."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from autobyte.config import Config
+from autobyte.job import Floats, Job
+from autobyte.torch.exchange.training import Training
+from autobyte.torch.model.layers import CalledLayer
+from autobyte.torch.model.planning import planned_order, priced, timed
+from autobyte.torch.tuning.audition import Audition
+from autobyte.torch.tuning.costs import NOMINAL_S, Costs
+from autobyte.torch.tuning.kept import Trial
+from autobyte.torch.tuning.recording import Recording
+from autobyte.torch.tuning.search import Search
+from autobyte.trace import Measurement, RuntimeStats
+from autobyte.tuning import WARMUP, WINDOW, Tuning
+
+log = logging.getLogger("autobyte")
+
+DRIFT = 0.1  # relative change of times or rates that calls for a new plan
+NOTICE = 2  # steps that are taken before all ranks have heard that a window ends
+PARTING_S = 2.0  # what the end of training waits for a thought
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of one config on all ranks.
+
+    Args:
+        config: in force in it.
+        first: its first step.
+        step_s: of the rank whose median is largest, shape [steps] (s).
+        forward_s, backward_s: shape [ranks, layers] (s).
+        totals: of the blocks that went over the wire, as `costs.totals` has them, shape [ranks, 4].
+        sent: what they tell of links that crowd, as `costs.sent` has it, shape [ranks, 2, 4]; None where they do not.
+    """
+
+    config: Config
+    first: int
+    step_s: Floats
+    forward_s: Floats
+    backward_s: Floats
+    totals: Floats
+    sent: Floats | None = None
+
+    @property
+    def per_byte_s(self) -> Floats:
+        """How long the link was busy per byte, shape [ranks] (s)."""
+        ratio: Floats = self.totals[:, 2] / np.maximum(self.totals[:, 1], 1.0)
+        return ratio
+
+    @property
+    def slowest(self) -> int:
+        """The rank whose layers take longest."""
+        return int((self.forward_s + self.backward_s).sum(axis=1).argmax())
+
+    def holds(self, now: "Window", drift: float = DRIFT) -> bool:
+        """Whether a plan made from this window would be no better for being made from a new one.
+
+        One that was made from less than a window, as the first, is made again.
+
+        Args:
+            now: the new one.
+            drift: relative change of times or rates that calls for a new plan.
+        """
+        if len(self.step_s) < WINDOW:
+            return False
+        before = (self.forward_s + self.backward_s)[self.slowest]
+        after = (now.forward_s + now.backward_s)[now.slowest]
+        compute = np.abs(after - before).sum() / max(before.sum(), 1e-9)
+        if self.config != now.config:  # other blocks cost differently
+            return bool(compute <= drift)
+        wire = np.median(now.per_byte_s) / max(np.median(self.per_byte_s), 1e-15) - 1
+        return bool(max(compute, abs(wire)) <= drift)
+
+
+class Adviser:
+    """Takes a window, and has an answer some time later: what all ranks shall use, or nothing new.
+
+    Args:
+        training: whose plans are made.
+        layers: of the model, in the order of their first call.
+        search: makes the tuning, or has policies audition, and is told when that has ended; None keeps the config
+            there is, and only the sequence is planned.
+        drift: relative change of times or rates that calls for a new plan.
+        recording: is given every window.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        layers: Sequence[CalledLayer],
+        search: Search | None = None,
+        *,
+        drift: float = DRIFT,
+        recording: Recording | None = None,
+    ) -> None:
+        self._training = training
+        self._layers = layers
+        self._search = search
+        self._drift = drift
+        self._recording = recording
+        self._thread: threading.Thread | None = None
+        self._planned: Window | None = None
+        self._begun = False  # a first window was heard of
+        self._stale = False  # the plan in force is not the one that was answered last
+        self._lock = threading.Lock()  # of the answer
+        self._epoch = 0  # how often what was thought so far was overtaken
+        self.tuning: Tuning | None = None
+        self.latest: Window | None = None
+        self.answer: dict[str, Any] | None = None
+        self._costs = Costs()
+        self._told = False
+        self.failure = ""
+        self.cpu_s = 0.0  # of the tuner and the planner
+        self.trials: dict[Config, Trial] = {}
+
+    def consult(self, window: Window) -> None:
+        """Start to think about a window; while still at an earlier one, or with an answer not taken, leave it out."""
+        if self.answer is not None or (self._thread is not None and self._thread.is_alive()):
+            return
+        arguments = (window, self._epoch)
+        self._thread = threading.Thread(target=self._think, args=arguments, name="autobyte-adviser", daemon=True)
+        self._thread.start()
+
+    def enough(self, steps: Sequence[float]) -> bool:
+        """Whether a window may end: its tuner wants no whole one, or it is hopeless."""
+        return self._brief(steps) or self.hopeless(steps)
+
+    def _brief(self, steps: Sequence[float]) -> bool:
+        thinks = self._thread is not None and self._thread.is_alive()
+        if self.tuning is None or thinks or self.answer is not None:  # that is about the window before
+            return False
+        wanted = self.tuning.iterations
+        return wanted < WINDOW and wanted - NOTICE <= len(steps) < WINDOW - 1
+
+    def hopeless(self, steps: Sequence[float]) -> bool:
+        """Whether a config's first window is so much slower than the best that its end need not be waited for.
+
+        Steps are taken before all have heard of it, so those are left after the warm-up. A config that stays
+        may be slow because the job is, and that takes whole windows to tell.
+        """
+        settled = self.latest is not None and self.latest.config == self._training.config
+        if settled or not WARMUP <= len(steps) < WINDOW - 1:
+            return False
+        best = min((trial.step_s for trial in self.trials.values()), default=np.inf)
+        return max(steps, default=0.0) > 3 * best or min(steps[WARMUP:], default=0.0) > 1.5 * best
+
+    def take(self) -> dict[str, Any] | None:
+        """The answer, once."""
+        with self._lock:
+            answer, self.answer = self.answer, None
+        return answer
+
+    def forget(self) -> None:
+        """Whatever was thought or is being thought is about a config that is no longer in force."""
+        with self._lock:
+            self._epoch += 1
+            self._stale = True
+            self.answer = None
+
+    def plan(self, config: Config) -> dict[str, Any] | None:
+        """What all ranks need to switch to a config; None before a first window."""
+        return None if self.latest is None else self._plan(self.latest, config)
+
+    def part(self) -> None:
+        """Training is over: let go of the tuner, and keep what it had found by then, if it is not thinking still."""
+        try:
+            if self._search is not None and self._thread is not None:
+                self._thread.join(PARTING_S)
+                if not self._thread.is_alive():
+                    self._keep()
+        except Exception:  # training is over, and was right
+            log.exception("what the tuner had found could not be kept")
+        finally:
+            self.close()
+
+    def _keep(self) -> None:
+        """What a search has found that has not ended, unless that is slower than what it began with."""
+        if self.tuning is None or self._search is None or self.latest is None or len(self.trials) < 2:
+            return
+        first, found = next(iter(self.trials.values())), self.tuning.best
+        if found in self.trials and self.trials[found].step_s <= first.step_s:
+            self._search.finish(self.measured_job(self.latest), found, self.trials, finished=False)
+
+    def close(self) -> None:
+        """Let go of the tuner."""
+        if self.tuning is not None:
+            self.tuning.close()
+            self.tuning = None
+
+    def measured_job(self, window: Window, costs: tuple[float, float] | None = None) -> Job:
+        """The job as a window showed it: layer times, and links that cost what blocks did.
+
+        Args:
+            window: the latest.
+            costs: seconds per block and per byte; by default what they cost whatever the config.
+        """
+        per_block_s, per_byte_s = costs or (self._costs.per_block_s, self._costs.per_byte_s)
+        job, slowest = self._training.job, window.slowest
+        names = self._training.exchange.parameters
+        times = window.forward_s[slowest].tolist(), window.backward_s[slowest].tolist()
+        rate = float(job.cluster.traffic.max()) / max(per_byte_s, 1e-12)
+        job = replace(job, model=timed(job.model, self._layers, names, *times))
+        return priced(job, bytes_per_s=rate, per_block_s=per_block_s)
+
+    def _think(self, window: Window, epoch: int) -> None:
+        began_s = time.thread_time()
+        try:
+            self._costs.add(window.config, window.totals)
+            if self._costs.assumed and not self._told:
+                self._told = True
+                log.info(
+                    "too few blocks, or too much alike, to tell what one costs: %g ms is assumed", 1e3 * NOMINAL_S
+                )
+            if self._recording is not None:
+                self._recording.add(self._measured(window), self.measured_job(window).model)
+            config = self._choose(window)
+            planned = None if self._stale or config != window.config else self._planned
+            answer = (
+                None if planned is not None and planned.holds(window, self._drift) else self._plan(window, config)
+            )
+        except Exception as error:  # whatever it is, training goes on as it is
+            if not threading.main_thread().is_alive():
+                return  # the script is over, and with it what planning needs
+            self.failure = f"{type(error).__name__}: {error}"
+            log.exception("could not plan from a window; the plan stays")
+            return
+        self.cpu_s += time.thread_time() - began_s
+        with self._lock:
+            if epoch != self._epoch:
+                return
+            if answer is not None or (planned is not None and planned.config != config):
+                self._planned, self._stale = window, False  # from now on the link's pace is compared with this one's
+            self.latest, self.answer = window, answer
+
+    def _choose(self, window: Window) -> Config:
+        """The config that runs next."""
+        if self._search is not None and self._search.audition is not None:
+            return self._audition(window, self._search, self._search.audition)
+        if not self._begun:  # this one ran without a plan from measured times
+            self._begun = True
+            if self._search is not None:
+                try:
+                    self.tuning = self._search.begin(self.measured_job(window), window.config)
+                except Exception as error:  # a plan is made all the same
+                    self.failure = f"{type(error).__name__}: {error}"
+                    log.exception("the tuner cannot begin; training goes on without it")
+            return window.config
+        tuning = self.tuning
+        if tuning is None:
+            return window.config
+        self._try(window, tuning.iterations / WINDOW)
+        assert self._search is not None
+        tried = sum(trial.windows for trial in self.trials.values())
+        last = self._search.budget is not None and tried >= self._search.budget
+        chosen = tuning.observe(self._measured(window), last=last)
+        self.cpu_s += tuning.decisions[-1].cpu_s
+        self.failure = self.failure or tuning.decisions[-1].failure
+        if last:
+            self.close()
+            self._search.finish(self.measured_job(window), chosen, self.trials)
+        return chosen
+
+    def _measured(self, window: Window) -> Measurement:
+        """A window as tuners see it."""
+        job = self._training.job
+        rate = job.cluster.traffic / np.maximum(window.per_byte_s, 1e-15)
+        speed = np.full(len(rate), job.model.batch_size / max(window.step_s.mean(), 1e-9))
+        servers, wire_bytes = job.cluster.servers, job.gradients.total_bytes
+        times = window.forward_s, window.backward_s
+        stats = RuntimeStats(*times, rate, rate, speed, servers, wire_bytes, window.sent)
+        return Measurement(window.config, window.first, tuple(window.step_s.tolist()), WARMUP, stats)
+
+    def _audition(self, window: Window, search: Search, audition: Audition) -> Config:
+        """The config that runs next, of all policies."""
+        step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
+        self._begun = True
+        job, ended = self.measured_job(window), audition.over
+        chosen = audition.choose(job, window.config, step_s)
+        if audition.over and not ended:
+            search.finish(job, chosen, audition.trials)
+        elif ended and not audition.over:
+            log.info("%s takes longer or shorter than it did: all candidates are measured again", window.config.label)
+        return chosen
+
+    def _try(self, window: Window, whole: float = 1.0) -> float:
+        """Note what a window, or part of one, came to without the warm-up.
+
+        Returns:
+            its median step (s), for one may wait for a lost packet.
+        """
+        steps = window.step_s[WARMUP:] if len(window.step_s) > WARMUP else window.step_s
+        so_far = self.trials.get(window.config, Trial())
+        windows = so_far.windows + whole
+        mean_s = so_far.step_s + (float(steps.mean()) - so_far.step_s) * whole / windows
+        self.trials = {**self.trials, window.config: Trial(windows, mean_s)}  # at once: the training thread reads it
+        return float(np.median(steps))
+
+    def _plan(self, window: Window, config: Config) -> dict[str, Any]:
+        job = self.measured_job(window)
+        return {
+            "config": config.to_json(),
+            "brief": self.tuning is not None and self.tuning.iterations < WINDOW,
+            "forward_s": [layer.forward_s for layer in job.model.layers],
+            "backward_s": [layer.backward_s for layer in job.model.layers],
+            "bytes_per_s": job.cluster.up_bytes_per_s[0],
+            "per_block_s": job.cluster.overhead_s[0],
+            "order": planned_order(self.measured_job(window, self._costs.beside()), config),
+        }

@@ -1,0 +1,157 @@
+"""Tuning while training: after every window statistics are gathered, rank 0 thinks, and all switch at one step."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from autobyte.config import Config
+from autobyte.job import Floats
+from autobyte.scheduler.policies import make_plan
+from autobyte.torch.exchange.training import Training
+from autobyte.torch.model.layers import CalledLayer
+from autobyte.torch.model.planning import priced, timed
+from autobyte.torch.model.times import LayerTimes
+from autobyte.torch.tuning.advice import Adviser, Window
+from autobyte.torch.tuning.costs import SENT, TOTALS, sent, totals
+from autobyte.tuning import BRIEF, WARMUP, WINDOW
+
+FIRST = 3  # steps before the first plan on measured times
+EXACT = 3  # steps at the end of a window in which a GPU is waited for at every layer
+
+
+class Online:
+    """Counts steps, gathers what a window showed, and switches when rank 0 has an answer.
+
+    A window that is hopelessly slow, or whose tuner wants no whole one, ends early. That rank 0 has something to say
+    travels with the count of missing gradients, which every step makes anyway: all ranks see it after the same step.
+
+    Args:
+        training: what is tuned.
+        layers: of the model, in the order of their first call, the same on all ranks.
+        times: of these layers.
+        adviser: thinks, on rank 0; None on others.
+    """
+
+    def __init__(
+        self, training: Training, layers: Sequence[CalledLayer], times: LayerTimes, adviser: Adviser | None
+    ) -> None:
+        self._training = training
+        self._layers = layers
+        self._times = times
+        self.adviser = adviser
+        self._planned = False
+        self._samples: deque[tuple[Floats, Floats]] = deque(maxlen=WINDOW)
+        self._layer_s = np.zeros((2, len(layers)))
+        self._steps: list[float] = []
+        self._first = 0
+        self._last_s = time.perf_counter()
+        self._announced = False
+        self._brief = False  # what was announced last is on trial
+        training.exchange.flag, training.exchange.heeded = self._announce, True
+        training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
+
+    def after_step(self) -> None:
+        """A step was taken: at the end of a window gather, and switch if that was announced. Collective."""
+        now = time.perf_counter()
+        self._steps.append(now - self._last_s)
+        self._last_s = now
+        if self._times.exact:
+            self._training.exchange.left()  # a GPU has then come to the end of the backward pass
+        sample = self._times.seconds()
+        if sample is not None:
+            self._samples.append(sample)
+        if self._training.exchange.announced():
+            self._heed()
+        elif len(self._steps) == (WINDOW if self._planned else FIRST):
+            self._end_window()
+        length = BRIEF if self._brief else WINDOW
+        self._times.exact = not self._planned or length - EXACT <= len(self._steps) < length
+
+    def use(self, config: Config) -> None:
+        """Switch now. Collective.
+
+        Raises:
+            InputError: the config's policy, or a knob of it, is unknown.
+        """
+        training, adviser = self._training, self.adviser
+        make_plan(training.job, config)  # on every rank, before one of them waits for another
+        answer = adviser.plan(config) if adviser is not None else None
+        answer = training.control.share(answer)
+        if answer is None:
+            training.replan(training.job, config, None)
+        else:
+            self._follow(answer)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a window under another config than the one that was thought about."""
+        if self.adviser is not None:
+            self.adviser.forget()
+        self.reset()
+        self._last_s = time.perf_counter()
+
+    def reset(self) -> None:
+        """Begin a window."""
+        self._first += len(self._steps)
+        self._steps = []
+        self._samples.clear()
+        self._training.session.runner.passages.clear()
+
+    def _announce(self) -> bool:
+        """Whether there is something to say that was not announced: an answer, or that this window may end here."""
+        if self.adviser is None or self._announced:
+            return False
+        self._announced = self.adviser.answer is not None or self.adviser.enough(self._steps)
+        return self._announced
+
+    def _heed(self) -> None:
+        """Do what rank 0 announced."""
+        self._announced = False
+        training = self._training
+        answer = training.control.share(self.adviser.take() if self.adviser is not None else None)
+        if answer is None:
+            if len(self._steps) > WARMUP:  # else it was about a window that is over
+                self._end_window()
+            return
+        self._follow(answer)
+        self.reset()
+        self._last_s = time.perf_counter()  # what the switch took is no step's time
+
+    def _follow(self, answer: dict[str, Any]) -> None:
+        training = self._training
+        names = training.exchange.parameters
+        model = timed(training.job.model, self._layers, names, answer["forward_s"], answer["backward_s"])
+        job = priced(
+            replace(training.job, model=model),
+            bytes_per_s=answer["bytes_per_s"],
+            per_block_s=answer["per_block_s"],
+        )
+        training.replan(job, Config.from_json(answer["config"]), answer["order"])
+        self._brief = answer["brief"]
+
+    def _end_window(self) -> None:
+        rows = self._training.control.gather(torch.from_numpy(self._numbers())).numpy()
+        if self.adviser is not None:
+            times = rows[:, WINDOW : -TOTALS - SENT].reshape(-1, 2, len(self._layers))
+            sent_of = rows[:, -SENT:].reshape(-1, 2, 4)
+            steps = max(rows[:, : len(self._steps)], key=np.median)
+            config = self._training.config
+            totals_of = rows[:, -TOTALS - SENT : -SENT]
+            self.adviser.consult(Window(config, self._first, steps, times[:, 0], times[:, 1], totals_of, sent_of))
+        self._planned, self._brief = True, False
+        self.reset()
+
+    def _numbers(self) -> Floats:
+        """This rank's window: step times, layer times, cost of a block; all ranks' are of one shape."""
+        steps = np.zeros(WINDOW)
+        steps[: len(self._steps)] = self._steps
+        if self._samples:  # else the window ended before layers were timed
+            self._layer_s = np.median(np.array(self._samples), axis=0)
+        passages = list(self._training.session.runner.passages)
+        crowding = sent(passages, len(self._steps), self._training.exchange.plan.credit_bytes)
+        return np.concatenate([steps, self._layer_s.ravel(), totals(passages), crowding.ravel()])

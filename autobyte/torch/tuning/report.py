@@ -1,0 +1,146 @@
+"""What tuning tried, won and spent: `ab.report()`."""
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from autobyte.bound import bound_s
+from autobyte.config import Config
+from autobyte.torch.exchange.training import Training
+from autobyte.torch.tuning.advice import Adviser
+from autobyte.torch.tuning.kept import Trial
+from autobyte.tuning import WINDOW
+
+
+@dataclass(frozen=True)
+class Report:
+    """One wrapped model, as rank 0 knows it; `print` it, or take `to_json()`.
+
+    Args:
+        model: name of its class.
+        workers: ranks.
+        engine: `allreduce` or `ps`.
+        wire_dtype: what gradients travel as, None as they are.
+        config: in force.
+        default: what training began with.
+        tuner: its name, None without.
+        trials: what windows showed, by config.
+        bound_s: the least step by what was measured (s), None before the first window.
+        link_bytes_per_s: payload rate that blocks saw, None likewise.
+        cpu_s: spent on choosing and planning (s).
+        failure: what went wrong in the tuner, if anything did.
+    """
+
+    model: str
+    workers: int
+    engine: str
+    wire_dtype: str | None
+    config: Config
+    default: Config
+    tuner: str | None
+    trials: dict[Config, Trial]
+    bound_s: float | None
+    link_bytes_per_s: float | None
+    cpu_s: float
+    failure: str
+
+    @property
+    def gain(self) -> float | None:
+        """The default's step over that of the config in force; None before both were measured.
+
+        Where tuning began with another config, of a checkpoint or a file, it is that one's step.
+        """
+        if self.config not in self.trials:
+            return None
+        first = self.trials.get(self.default) or next(iter(self.trials.values()))
+        return first.step_s / self.trials[self.config].step_s
+
+    @property
+    def search_cost_s(self) -> float:
+        """Σ over all windows of their time beyond the best config's (s)."""
+        best = min((trial.step_s for trial in self.trials.values()), default=0.0)
+        return sum(WINDOW * trial.windows * (trial.step_s - best) for trial in self.trials.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as plain JSON."""
+        return {
+            "model": self.model,
+            "workers": self.workers,
+            "engine": self.engine,
+            "wire_dtype": self.wire_dtype,
+            "config": self.config.to_json(),
+            "tuner": self.tuner,
+            "trials": [
+                {"config": config.to_json(), "windows": trial.windows, "step_s": trial.step_s}
+                for config, trial in self.trials.items()
+            ],
+            "gain": self.gain,
+            "search_cost_s": self.search_cost_s,
+            "tuner_cpu_s": self.cpu_s,
+            "bound_s": self.bound_s,
+            "link_bytes_per_s": self.link_bytes_per_s,
+            "failure": self.failure,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {self._label(self.config)}"]
+        if self.link_bytes_per_s is not None and self.bound_s is not None:
+            rate = self.link_bytes_per_s * 8e-9
+            lines.append(f"links as blocks saw them {rate:.3g} Gbit/s; no step below {self.bound_s * 1e3:.1f} ms")
+        if self.tuner is None:
+            lines.append('not tuned: policy="auto" or tuner="twin" does')
+        elif not self.trials:
+            lines.append(f"{self.tuner} has not seen a window yet: the first plan is made beside training")
+        else:
+            gain = "" if self.gain is None else f", {self.gain:.3f}x the default"
+            windows = sum(trial.windows for trial in self.trials.values())
+            lines.append(
+                f"{self.tuner}: {windows:g} windows of {len(self.trials)} configs, "
+                f"{self.search_cost_s:.2f} s of training and {self.cpu_s:.2f} s of CPU spent{gain}"
+            )
+        if self.failure:
+            lines.append(f"failed: {self.failure}")
+        return "\n".join([*lines, *([self._table()] if self.trials else [])])
+
+    def _label(self, config: Config) -> str:
+        """A config, and its policy where there are several."""
+        several = len({config.policy for config in (self.config, *self.trials)}) > 1
+        return f"{config.policy} {config.label}" if several else config.label
+
+    def _table(self) -> str:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("config", "windows of ten steps", "step"):
+            table.add_column(heading, justify="left" if heading == "config" else "right")
+        for config, trial in sorted(self.trials.items(), key=lambda item: item[1].step_s):
+            marks = [
+                name for name, marked in (("in force", self.config), ("default", self.default)) if config == marked
+            ]
+            label = f"{self._label(config)}  {', '.join(marks)}".rstrip()
+            table.add_row(label, f"{trial.windows:g}", f"{trial.step_s * 1e3:.1f} ms")
+        out = io.StringIO()
+        Console(file=out, width=100).print(table)
+        return out.getvalue().rstrip()
+
+
+def report_on(training: Training, adviser: Adviser | None, *, tuner: str | None, default: Config) -> Report:
+    """What rank 0 knows; other ranks know the config only."""
+    job = None
+    if adviser is not None and adviser.latest is not None:
+        job = adviser.measured_job(adviser.latest)
+    return Report(
+        model=training.job.model.name,
+        workers=training.size,
+        engine=training.engine,
+        wire_dtype=training.job.wire_dtype,
+        config=training.config,
+        default=default,
+        tuner=tuner,
+        trials=dict(adviser.trials) if adviser is not None else {},
+        bound_s=bound_s(job) if job is not None else None,
+        link_bytes_per_s=min(job.cluster.up_bytes_per_s) if job is not None else None,
+        cpu_s=adviser.cpu_s if adviser is not None else 0.0,
+        failure=adviser.failure if adviser is not None else "",
+    )

@@ -1,0 +1,222 @@
+"""A plan is made from the first window, and made anew within a window when the job drifts."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from autobyte.config import Config, Space
+from autobyte.job import Cluster, Job
+from autobyte.torch.model.layers import CalledLayer
+from autobyte.torch.model.planning import begin_with, unmeasured
+from autobyte.torch.tuning.advice import NOTICE, Adviser, Window
+from autobyte.torch.tuning.kept import Kept, Trial
+from autobyte.torch.tuning.search import Search
+from autobyte.tuners.fixed import Default
+from autobyte.tuning import BRIEF, WARMUP, WINDOW, Tuning
+from autobyte.units import KIB, MIB
+
+RANKS, BYTE_S = 2, 8e-9
+CONFIG = Config(4096, 16384, "usbyte", {"fusion": 1})
+OTHER = Config(8192, 16384, "usbyte", {"fusion": 1})
+
+
+@pytest.fixture
+def adviser() -> Adviser:
+    return Adviser(*make_training())
+
+
+def make_training() -> tuple[Any, list[CalledLayer]]:
+    """One rank's training as far as an adviser and a search see it, and the layers."""
+    model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 300), nn.Linear(300, 10))
+    parameters = dict(model.named_parameters())
+    layers = [
+        CalledLayer(name, module, [(f"{name}.{n}", p) for n, p in module.named_parameters()])
+        for name, module in model.named_children()
+    ]
+    job = Job(unmeasured("net", parameters.items()), Cluster(RANKS))
+    training: Any = SimpleNamespace(
+        job=job, config=CONFIG, exchange=SimpleNamespace(parameters=parameters), rank=0, size=RANKS,
+        engine="allreduce", fingerprint="net", control=SimpleNamespace(share=lambda told: told),
+    )  # fmt: skip
+    training.replan = lambda job, config, order: setattr(training, "config", config)
+    return training, layers
+
+
+def window(*, compute: float = 1.0, wire: float = 1.0) -> Window:
+    """Ten steps, with layer times and seconds per byte so many times as long as usual."""
+    nbytes = 4.0 * 43_410
+    return Window(
+        CONFIG,
+        0,
+        np.full(10, 0.02),
+        np.full((RANKS, 3), 1e-3 * compute),
+        np.full((RANKS, 3), 2e-3 * compute),
+        np.tile([8.0, nbytes, nbytes * BYTE_S * wire, np.nan], (RANKS, 1)),
+    )
+
+
+def heard(adviser: Adviser, seen: Window) -> dict[str, Any] | None:
+    """What is to be used after a window."""
+    adviser.consult(seen)
+    assert adviser._thread is not None
+    adviser._thread.join(30)
+    assert adviser.failure == ""
+    return adviser.take()
+
+
+def test_the_first_window_brings_a_plan_and_one_like_it_none(adviser: Adviser) -> None:
+    first = heard(adviser, window())
+    assert first is not None
+    assert first["forward_s"] == pytest.approx([1e-3] * 3)
+    assert heard(adviser, window(compute=1.05, wire=0.95)) is None
+
+
+def test_a_plan_made_from_less_than_a_window_is_made_again(adviser: Adviser) -> None:
+    assert heard(adviser, replace(window(), step_s=np.full(3, 0.02))) is not None
+    assert heard(adviser, window()) is not None
+    assert heard(adviser, window()) is None
+
+
+@pytest.mark.parametrize("drift", [{"compute": 1.3}, {"compute": 0.7}, {"wire": 1.4}, {"wire": 0.6}])
+def test_a_job_that_drifts_is_planned_anew_within_one_window(adviser: Adviser, drift: dict[str, float]) -> None:
+    first = heard(adviser, window())
+    again = heard(adviser, window(**drift))
+    assert first is not None
+    assert again is not None
+    if "compute" in drift:
+        assert again["forward_s"] == pytest.approx([1e-3 * drift["compute"]] * 3)
+    else:
+        assert again["bytes_per_s"] == pytest.approx(first["bytes_per_s"] / drift["wire"], rel=0.02)
+    assert heard(adviser, window(**drift)) is None  # from then on that is how it is
+
+
+def test_the_first_plan_of_a_window_stays_where_no_drift_calls_for_another(adviser: Adviser) -> None:
+    adviser._drift = math.inf
+    assert heard(adviser, window()) is not None
+    assert heard(adviser, window(compute=2.0, wire=3.0)) is None
+
+
+def test_no_window_is_given_up_before_it_has_a_step_that_counts(adviser: Adviser) -> None:
+    adviser.trials = {OTHER: Trial(windows=1, step_s=0.02)}
+    assert not adviser.hopeless([9.0] * (WARMUP - 1))
+    assert adviser.hopeless([9.0] * WARMUP)
+    assert adviser.hopeless([0.02] * WARMUP + [0.031])
+    assert not adviser.hopeless([0.02] * WARMUP + [0.029])
+    assert not adviser.hopeless([9.0] * (WINDOW - 1))  # it ends anyway, before all ranks know
+
+
+class Brief(Default):
+    """Always wants half a window."""
+
+    brief = True
+
+
+def test_a_window_ends_where_its_tuner_wants_no_whole_one(adviser: Adviser) -> None:
+    space = Space(default=CONFIG)
+    assert not adviser.enough([0.02] * BRIEF)
+    for tuner, ends in ((Default, False), (Brief, True)):
+        adviser.tuning = Tuning(tuner(space, model=adviser._training.job.model), space)
+        assert not adviser.enough([0.02] * (BRIEF - NOTICE - 1))
+        assert adviser.enough([0.02] * (BRIEF - NOTICE)) is ends
+        assert not adviser.enough([0.02] * (WINDOW - 1))  # it ends anyway
+        adviser.answer = {}
+        assert not adviser.enough([0.02] * BRIEF)  # what it wanted was another window
+        adviser.answer = None
+
+
+def test_half_a_window_counts_for_half_of_one(adviser: Adviser) -> None:
+    adviser._try(replace(window(), step_s=np.full(WINDOW, 0.02)))
+    adviser._try(replace(window(), step_s=np.full(BRIEF, 0.03)), BRIEF / WINDOW)
+    trial = adviser.trials[CONFIG]
+    assert (trial.windows, trial.step_s) == (1.5, pytest.approx(0.07 / 3))
+
+
+def test_a_config_that_stays_is_never_given_up(adviser: Adviser) -> None:
+    """The job may have become slow, and that takes whole windows to tell."""
+    adviser.trials = {OTHER: Trial(windows=1, step_s=0.02)}
+    assert adviser.hopeless([9.0] * WARMUP)
+    heard(adviser, window())
+    assert not adviser.hopeless([9.0] * WARMUP)
+
+
+def test_links_that_drift_after_a_switch_bring_a_new_plan(adviser: Adviser) -> None:
+    """The plan was made from a window of another config, whose pace says nothing of this one's."""
+    heard(adviser, replace(window(), config=OTHER))
+    adviser.plan(CONFIG)
+    assert heard(adviser, window()) is None
+    assert heard(adviser, window(wire=1.4)) is not None
+
+
+def test_what_was_thought_of_another_config_is_forgotten(adviser: Adviser) -> None:
+    adviser.consult(window())
+    adviser.forget()
+    assert adviser._thread is not None
+    adviser._thread.join(30)
+    assert adviser.take() is None
+    assert heard(adviser, window()) is not None
+    assert heard(adviser, window()) is None
+    adviser.forget()  # as when a checkpoint brings a plan of its own
+    assert heard(adviser, window()) is not None
+
+
+def test_a_tuner_that_cannot_begin_costs_no_plan(adviser: Adviser) -> None:
+    def begin(job: Job, running: Config) -> None:
+        raise ValueError("no such thing")
+
+    search: Any = SimpleNamespace(begin=begin, audition=None)
+    adviser._search = search
+    adviser.consult(window())
+    assert adviser._thread is not None
+    adviser._thread.join(30)
+    assert adviser.take() is not None
+    assert adviser.failure == "ValueError: no such thing"
+    assert adviser._choose(window()) == CONFIG
+
+
+@pytest.mark.parametrize(("servers", "credit"), [(False, MIB), (True, KIB)])
+def test_usbyte_begins_with_pieces_that_are_soon_packed(servers: bool, credit: int) -> None:
+    assert begin_with("usbyte", workers=4, servers=servers) == Config(MIB, credit, "usbyte", {"fusion": 1})
+
+
+def follow(adviser: Adviser, config: Config, windows: int, *, slower: float = 1.0) -> list[Config]:
+    """The configs of the windows that are next; messages of US-Byte are fastest, and a packet is lost in each."""
+    used = []
+    for _ in range(windows):
+        steps_s = np.full(10, slower * (0.02 if config.policy == "usbyte" else 0.03))
+        steps_s[-1] += 0.2
+        answer = heard(adviser, replace(window(), config=config, step_s=steps_s))
+        config = config if answer is None else Config.from_json(answer["config"])
+        used.append(config)
+    return used
+
+
+def test_what_auto_chose_is_kept_and_used_again_while_it_is_as_fast(tmp_path: Path) -> None:
+    keep = tmp_path / "kept.toml"
+
+    def begin() -> tuple[Adviser, Config]:
+        training, layers = make_training()
+        search = Search(training, tuner=None, space=None, budget=None, seed=0, keep=keep)
+        search.resume()
+        return Adviser(training, layers, search), training.config
+
+    adviser, config = begin()
+    assert config == CONFIG  # nothing was found yet
+    chosen = follow(adviser, config, 25)[-1]
+    kept = Kept.read(keep)
+    assert kept is not None
+    assert (kept.config, kept.tuner, kept.job.policy, kept.finished) == (chosen, "auto", "auto", True)
+    assert chosen.policy == "usbyte"
+    assert kept.step_s == pytest.approx(0.02)
+
+    adviser, config = begin()
+    assert config == chosen
+    assert follow(adviser, OTHER, 6) == [chosen] * 6  # whatever a checkpoint says
+    tried = dict(adviser.trials)
+    assert len(set(follow(adviser, chosen, 4, slower=1.5))) > 1  # all are measured again
+    assert tried.keys() <= adviser.trials.keys()
