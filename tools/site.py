@@ -19,18 +19,15 @@ ELSEWHERE = {  # in the repository: on the site
     "paper/README.md": "paper/README.md",
     **{f"paper/figures/{path.name}": f"paper/figures/{path.name}" for path in (ROOT / "paper/figures").glob("*.png")},
 }
-NOTES = "research/index.md"
 SOURCES = {place: name for name, place in ELSEWHERE.items()}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside `docs/`, and a list of the research notes."""
+    """Add the pages from outside `docs/`."""
     for name, place in ELSEWHERE.items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
-    if files.get_file_from_path(NOTES) is None:
-        files.append(File.generated(config, NOTES, content=_list_of_notes()))
     return files
 
 
@@ -50,17 +47,9 @@ def _on_site(link: re.Match[str], source: str, place: str, files: Files) -> str:
         return link[0]
     wanted = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
     found = "index.md" if wanted == "README.md" else ELSEWHERE.get(wanted, wanted.removeprefix("docs/"))
-    if wanted == "docs/research":
-        found = NOTES
+    if (ROOT / wanted).is_dir():
+        found += "/README.md"
     if files.get_file_from_path(found) is None:
         inside = wanted.startswith("docs/") or not (ROOT / wanted).exists()
         return link[0] if inside else text  # a link to nowhere is left for MkDocs to complain about
     return f"{mark}[{text}]({posixpath.relpath(found, posixpath.dirname(place) or '.')}{hash_}{anchor})"
-
-
-def _list_of_notes() -> str:
-    lines = ["# Research notes", "", "What was tried, with its figures. Newest first.", ""]
-    for path in sorted((ROOT / "docs" / "research").glob("*.md"), reverse=True):
-        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        lines.append(f"- {path.stem[:10]}: [{title}]({path.name})")
-    return "\n".join(lines) + "\n"
