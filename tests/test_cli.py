@@ -108,7 +108,7 @@ def test_the_table_of_the_demo_is_the_recorded_one(say: Say) -> None:
     recorded = DATA / "demo.txt"
     lines = [line.rstrip() for line in out.splitlines()]
     assert lines == recorded.read_text().splitlines()
-    assert "\n".join(lines[:11]) in (EXAMPLES.parent / "README.md").read_text()
+    assert "\n".join(lines[:11]) in (EXAMPLES.parent / "docs" / "index.md").read_text()
 
 
 def test_two_runs_are_equal_to_the_byte_but_for_measured_times(say: Say) -> None:
