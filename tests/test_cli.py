@@ -263,6 +263,13 @@ def test_without_a_command_the_help_is_printed(say: Say) -> None:
         assert len(err.splitlines()) > 5
 
 
+def test_the_list_of_commands_is_not_cut_short(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = say("--help")
+    assert status == 0
+    assert not any(line.endswith("...") for line in out.splitlines())
+
+
 def test_a_link_without_limit_is_compared_and_reported(say: Say, tmp_path: Path) -> None:
     assert say(*QUICK, "--bandwidth", "inf", "--tuners", "default", "--out", tmp_path / "run")[0] == 0
     assert say("report", tmp_path / "run")[0] == 0

@@ -68,15 +68,16 @@ def bench(
         bool,
         typer.Option(
             "--real-time",
-            help="give ranks real-time priority, so that they wake at once, as on hosts of their own; for idle machines",
+            help="real-time priority for ranks: they wake at once, as on hosts of their own; for idle machines",
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Measure FIFO, DDP at its default and best bucket, and AutoByte, on the same model and links.
+    """Measure FIFO, DDP and AutoByte on the same model and links.
 
-    Needs Linux and root. Every rank runs in its own network namespace, behind a link that is shaped to --rate, and
-    communicates over real sockets. Compute is emulated by sleeping, so no GPU is needed; the output says so.
+    DDP runs with its default and with its best bucket size. Needs Linux and root. Every rank runs in its own network
+    namespace, behind a link that is shaped to --rate, and communicates over real sockets. Compute is emulated by
+    sleeping, so no GPU is needed; the output says so.
 
     autobyte bench --hosts 4 --rate 1Gbit --model vgg16 --size-scale 0.1
     autobyte bench --model vgg16,gpt2 --policies wfbp,horovod,mgwfbp,p3,bytescheduler,usbyte,dear,auto

@@ -20,7 +20,7 @@ def calibrate(
     force: Annotated[bool, typer.Option("--force", help="replace the file if it exists")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Fit the simulator's cost model to the engines on this machine.
+    """Fit the simulator's costs to the engines on this machine.
 
     Sends one tensor of 4 MiB between emulated hosts in blocks of several sizes, one at a time and several in flight.
     From the step times it fits overhead, latency and rate, and a table for block sizes whose cost is not affine.

@@ -52,11 +52,12 @@ def doctor(
     calibration: CalibrationOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Predict whether a job would be faster than with DDP, by how much, and what would help.
+    """Predict what a job would gain over DDP.
 
-    It needs a profile and a bandwidth. Under torchrun it takes a model of your own instead, and measures it with DDP
-    on your ranks: compute, communication, and the part of it that nothing hides. Exit status 0: a gain of at least
-    6 % is predicted, so 5 % is likely. Exit status 3: keep DDP (torchrun makes it a 1; read "verdict" from --json).
+    Says whether scheduling would make it faster, by how much, and what would help. It needs a profile and a
+    bandwidth. Under torchrun it takes a model of your own instead, and measures it with DDP on your ranks: compute,
+    communication, and the part of it that nothing hides. Exit status 0: a gain of at least 6 % is predicted, so 5 %
+    is likely. Exit status 3: keep DDP (torchrun makes it a 1; read "verdict" from --json).
 
     \b
     autobyte doctor --profile mine.json --bandwidth 1Gbit --workers 4

@@ -24,7 +24,7 @@ def fit(
     seed: Annotated[int, typer.Option("--seed", help="random seed of split, order and initial weights")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Train the meta-network, and score the configs that it would choose.
+    """Train the meta-network, and score its choices.
 
     Writes weights and scores side by side. Run it again to continue an interrupted fit.
 

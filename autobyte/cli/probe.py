@@ -39,11 +39,11 @@ def probe(
     in_flight: Annotated[int, typer.Option("--in-flight", help="blocks in flight at the same time")] = 1,
     json: JsonOption = False,
 ) -> None:
-    """Measure how fast the engines move blocks, in the columns of nccl-tests.
+    """Measure how fast the engines move blocks.
 
-    algbw is size over time. busbw is 2(n-1)/n of it, the rate in the busiest direction of a link: compare it with the
-    rate of your links. With eight sizes, the default, it also shows what a block costs besides its bytes. Under
-    torchrun it measures your ranks.
+    Prints the columns of nccl-tests: algbw is size over time. busbw is 2(n-1)/n of it, the rate in the busiest
+    direction of a link: compare it with the rate of your links. With eight sizes, the default, it also shows what a
+    block costs besides its bytes. Under torchrun it measures your ranks.
 
     \b
     autobyte probe

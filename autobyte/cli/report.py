@@ -18,7 +18,7 @@ def report(
     ],
     json: JsonOption = False,
 ) -> None:
-    """Make one HTML page from a comparison, several comparisons, or a bench.
+    """Make an HTML page from comparisons or from a bench.
 
     Writes FOLDER/report.html, which loads nothing from elsewhere. For a folder of several comparisons it has a table
     of tuners by scenarios, and each comparison gets its own page. For a bench it has a picture and a table for every

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from autobyte.testbed.validity import Link
 
 app = typer.Typer(
-    help="Emulate hosts and links on this machine, to run a training script as if on a slow network.\n\n"
-    "Hosts are Linux network namespaces: TCP and processes are real, and the kernel holds the rates. Needs root and "
-    "the extra `testbed`. Touches nothing outside the namespaces, and leaves nothing behind.\n\n"
+    help="Emulate hosts on slow links, on this machine.\n\n"
+    "Run a training script there as if on a slow network. Hosts are Linux network namespaces: TCP and processes are "
+    "real, and the kernel holds the rates. Needs root and the extra `testbed`. Touches nothing outside the namespaces, and leaves nothing behind.\n\n"
     "autobyte testbed run --hosts 4 --rate 1Gbit -- python train.py",
     no_args_is_help=True,
 )
@@ -79,11 +79,11 @@ def run(
     ] = "0",
     json: JsonOption = False,
 ) -> int:
-    """Run a command on every host, with the environment that torchrun gives its ranks.
+    """Run a command on every host, as torchrun would.
 
-    A script that runs under torchrun runs here unchanged. Each line of output begins with its rank. If a rank fails,
-    the others are ended. The exit status is the command's own: 0, or that of the first rank that failed. It is 124
-    after --timeout, and 2 if there is no testbed.
+    Ranks get the environment that torchrun gives them. A script that runs under torchrun runs here unchanged. Each
+    line of output begins with its rank. If a rank fails, the others are ended. The exit status is the command's own:
+    0, or that of the first rank that failed. It is 124 after --timeout, and 2 if there is no testbed.
 
     \b
     autobyte testbed run --hosts 4 --rate 1Gbit -- python train.py
@@ -130,10 +130,10 @@ def check_links(
     loss: LossOption = "0",
     json: JsonOption = False,
 ) -> int:
-    """Measure what every link carries in each direction, and compare it with its rate.
+    """Measure what the links carry, and compare it with their rates.
 
-    Uses real TCP, first up, then down. The exit status is 1 if a link is not within 2 % of what TCP can carry at its rate, or
-    varies by more than 3 % from one tenth of a second to the next; on links below 100 Mbit/s a little more.
+    Uses real TCP, first up, then down. The exit status is 1 if a link is not within 2 % of what TCP can carry at its
+    rate, or varies by more than 3 % from one tenth of a second to the next; on links below 100 Mbit/s a little more.
 
     autobyte testbed check --hosts 4 --rate 3Gbit
     """

@@ -26,10 +26,11 @@ def validate(
     plot: Annotated[Path | None, typer.Option("--plot", help="draw every config into this PNG")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare simulated with measured step times, over configs, models, rates and architectures.
+    """Compare simulated with measured step times.
 
-    The calibration was made with other models and other rates. Without --grid and --calibration, both are measured
-    first: that needs Linux and root, and takes about ten minutes.
+    Covers several configs, models, rates and architectures. The calibration was made with other models and other
+    rates. Without --grid and --calibration, both are measured first: that needs Linux and root, and takes about ten
+    minutes.
 
     Example: autobyte validate --calibration calibration.json --grid grid.csv
     """
