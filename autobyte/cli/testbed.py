@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Emulate hosts on slow links, on this machine.\n\n"
     "Run a training script there as if on a slow network. Hosts are Linux network namespaces: TCP and processes are "
-    "real, and the kernel holds the rates. Needs root and the extra `testbed`. Touches nothing outside the namespaces, and leaves nothing behind.\n\n"
+    "real, and the kernel holds the rates. Needs root and the extra `testbed`. Touches nothing outside the "
+    "namespaces, and leaves nothing behind.\n\n"
     "autobyte testbed run --hosts 4 --rate 1Gbit -- python train.py",
     no_args_is_help=True,
 )
