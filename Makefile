@@ -1,39 +1,51 @@
-# make demo   set up and run the main job: profile a real model, compare tuners on it
-# make test   the tests; those that need an idle machine, and those of the paper's scripts, are in make bench
-# make check  format, lint, types, floors
-# make bench  the benchmarks, with their ratios, and the tests of the paper's scripts
-# make setup  .venv with the pinned versions
-# make gap    usbyte against exhaustive search and against the others, on as many random jobs as its claims name
-# make paper  the figures and tables of the papers that are simulated, their numbers, and the claims: 9 minutes
-# make claims paper/README.md alone, from the numbers that are there
-# make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links, cell by cell: root, about 5 hours
-# make record what the tests compare with, anew: look at the diff before you commit it
-# make weights  the meta-network's, anew: its data set and both fits, about 10 minutes on 2 cores
-# make judge  every tuner in worlds that none was made with: docs/data/judge_*.csv, docs/tuners.md; hours, goes on
-# make grid   the recorded grids of the testbed, anew, and the simulator beside them: root, about 25 minutes
-# make shaped what docs/benchmarks.md and docs/tuners.md say of training on shaped links; remove a file of docs/data to
-#             measure it anew: root, an idle machine, about three hours
-# make clean  what these made
+# The main job
+# make setup   install the pinned versions into .venv
+# make demo    profile a real model on this machine, and compare tuners on it
+#
+# Checks, as CI runs them
+# make check   format, lint, types, and which module may import which
+# make docs    build the documentation site into out/site; warnings are errors
+# make test    the tests, except those that make bench runs
+# make bench   benchmarks with their ratios, and the tests of the paper's scripts; needs an idle machine
+# make format  fix what a tool can fix
+#
+# Make results again
+# make paper   figures, tables and claims of the papers, simulated: 9 minutes
+# make claims  only paper/README.md, from the numbers that are there
+# make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links: root, about 5 hours
+# make gap     usbyte beside exhaustive search and the other policies, on random jobs
+# make judge   every tuner in worlds that no tuner was made with: docs/data/judge_*.csv and docs/tuners.md.
+#              It takes hours, and continues where it was stopped.
+# make weights the meta-network: its data set and both fits, about 10 minutes on 2 cores
+# make grid    the recorded grids of the testbed, and the simulator beside them: root, about 25 minutes
+# make shaped  the measurements on shaped links in docs/benchmarks.md and docs/tuners.md: root, an idle machine, about three
+#              hours. Remove a file of docs/data to measure it again.
+# make record  what the tests compare with: look at the diff before you commit it
+#
+# make clean   remove what these made
 
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 BIN := .venv/bin
-# Half of what packages bring is never imported: what is, is compiled then
+# --no-compile: half of the installed files are never imported; Python compiles the others when it imports them
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 DEMO := out/demo
-# The same numbers on every CPU: one thread, kernels of BLAS and NumPy without AVX-512; a last digit makes another search
+# One thread and no AVX-512, so that numbers are the same on every CPU: a search may depend on the last digit
 SAME := OMP_NUM_THREADS=1
 ifeq ($(shell uname -m),x86_64)
 SAME += OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
 endif
 
-# Tests that need the machine to themselves: they train, look at the clock, wait for timeouts, or shape links
+# Tests that need the machine for themselves: they train, read the clock, wait for timeouts, or shape links
 ALONE := tests/torch $(filter-out %_validation.py,$(wildcard tests/testbed/test_*.py)) tests/paper/test_benchmark_flag.py
 ALONE += $(addprefix tests/test_,consultation.py demo.py examples.py)
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
 MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 
-.PHONY: setup demo test check format bench gap judge weights grid paper claims paper-testbed record shaped clean
+# no banner of MkDocs' theme about other site generators
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.PHONY: setup demo test check docs format bench gap judge weights grid paper claims paper-testbed record shaped clean
 
 setup: .venv/setup
 
@@ -64,6 +76,13 @@ check: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+.venv/docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[docs]'
+	touch $@
+
+docs: .venv/docs
+	$(SITE)
 
 format: .venv/test
 	$(BIN)/ruff check --fix .

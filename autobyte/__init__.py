@@ -1,22 +1,31 @@
-"""AutoByte: communication scheduling for data-parallel training, tuned while training runs.
+"""AutoByte: faster data-parallel training on slow networks, by scheduling its communication.
 
-A module imports only from floors below its own; `make check` enforces it.
+Most users need `autobyte.torch` or the command `autobyte`. This package is organised in floors: a module imports only
+from floors below its own, and `make check` enforces it.
 
     6  cli                       the commands
-       testbed                   hosts in network namespaces, on links of given rates
-    5  torch  comparison         measuring real models | tuners side by side
-       testing                   contract tests for tuners and engines, fakes
-    4  tuning                    the loop: window -> tell -> ask -> switch
-       consultation  best        a tuner in its own thread | which config did best
-       prediction  retuning      what the twin is handed | searching again after a change
-    3  tuners  simulator         ways to choose the two knobs | training in virtual time
-    2  nets  scheduler           the meta-network | blocks, plans, the core that orders them, policies, engines
-    1  features  models          what a network is told of a job | layer tables of known networks, profiles
-    0  results  scenario  trace  what was measured
-       bound  job  config        what is trained, and how
+       bench                     measurements on the testbed: schedulers, policies, grids, calibration
+       testbed                   emulated hosts (network namespaces) on links of given rates
+    5  torch                     training with PyTorch; measuring models and engines
+       comparison                tuners or policies side by side, on simulated jobs
+       testing                   contract tests for tuners and engines; engines that fail on purpose
+    4  tuning                    the loop: measure a window, tell the tuner, ask it, switch
+       consultation              a tuner in a thread of its own
+       prediction                the simulation that some tuners are given
+       retuning                  searching again after a change
+       best                      which config was fastest so far
+    3  tuners                    algorithms that choose the next config
+       simulator                 training in virtual time
+    2  nets                      the neural network of the tuner `metanet`
+       scheduler                 blocks, plans, policies, engines, and the core that orders blocks
+    1  features                  the numbers that describe a running job to the network
+       models                    layers of known models, profiles of others
+    0  job  config  scenario     what is trained, with which settings, and what changes meanwhile
+       trace  results  bound     measurements, their database, and the least time that a step can take
+       registry  units  errors   names of tuners and policies, sizes with units, error messages
 
-The core is `autobyte/scheduler/core.py`: it decides, and knows no tensor, clock, thread or socket. The same core runs
-in the simulator and on real engines.
+Begin reading in `autobyte/scheduler/core.py`. It decides which block travels next, and knows no tensor, clock, thread
+or socket. The same core runs in the simulator and in training.
 """
 
 import importlib
@@ -34,6 +43,8 @@ if TYPE_CHECKING:
     from autobyte.trace import Measurement
     from autobyte.tuners.base import Tuner
     from autobyte.tuning import tune
+
+__version__ = "0.1.0"
 
 _PLACES = {
     "AutoByteError": "errors",

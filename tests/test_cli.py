@@ -108,7 +108,7 @@ def test_the_table_of_the_demo_is_the_recorded_one(say: Say) -> None:
     recorded = DATA / "demo.txt"
     lines = [line.rstrip() for line in out.splitlines()]
     assert lines == recorded.read_text().splitlines()
-    assert "\n".join(lines[:11]) in (EXAMPLES.parent / "README.md").read_text()
+    assert "\n".join(lines[:11]) in (EXAMPLES.parent / "docs" / "index.md").read_text()
 
 
 def test_two_runs_are_equal_to_the_byte_but_for_measured_times(say: Say) -> None:
@@ -261,6 +261,13 @@ def test_without_a_command_the_help_is_printed(say: Say) -> None:
         status, out, err = say(*words)
         assert (status, out) == (2, "")
         assert len(err.splitlines()) > 5
+
+
+def test_the_list_of_commands_is_not_cut_short(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = say("--help")
+    assert status == 0
+    assert not any(line.endswith("...") for line in out.partition("Commands:")[2].splitlines())
 
 
 def test_a_link_without_limit_is_compared_and_reported(say: Say, tmp_path: Path) -> None:

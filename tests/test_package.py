@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 
@@ -19,6 +20,17 @@ def test_every_public_name_is_there() -> None:
         assert getattr(autobyte, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         autobyte.nothing  # noqa: B018
+
+
+def test_the_version_stands_in_one_place() -> None:
+    """`autobyte.__version__`; hatch reads it from there, and the command prints it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["tool"]["hatch"]["version"]["path"] == "autobyte/__init__.py"
+    assert f"## {autobyte.__version__} " in (ROOT / "CHANGELOG.md").read_text() + " "
+    words = [sys.executable, "-m", "autobyte", "--version"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert done.stdout == f"autobyte {autobyte.__version__}\n"
 
 
 def test_a_wheel_works_outside_the_checkout(tmp_path: Path) -> None:

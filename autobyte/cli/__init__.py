@@ -1,9 +1,11 @@
 """The `autobyte` command. One file per subcommand; each imports what it needs when it runs: --help is fast."""
 
 import sys
+from typing import Annotated
 
 import typer
 
+from autobyte import __version__
 from autobyte.cli import (
     bench,
     calibrate,
@@ -23,16 +25,35 @@ from autobyte.cli import (
 )
 from autobyte.errors import AutoByteError
 
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"autobyte {__version__}\n")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="autobyte",
-    help="Communication scheduling for data-parallel training: simulate it, tune it, compare tuners.\n\n"
-    "Sizes, rates and times are written as people write them: 4MiB, 160KB, 10Gbit, 2ms; a credit of 4x is four "
-    "partitions. Every command takes --json. Start with: autobyte compare --model vgg16 --out out/vgg16",
+    help="Faster data-parallel training on slow networks: predict, simulate, tune and compare.\n\n"
+    "Write sizes, rates and times as 4MiB, 160KB, 10Gbit, 2ms. A credit (bytes in flight) of 4x is four partitions. "
+    "Every command has --help and --json. Start with: autobyte doctor --profile vgg16 --bandwidth 1Gbit",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options before the command; typer shows the help of `app`."""
+
+
 app.command("models")(models.models)
 app.command("profile")(profile.profile)
 app.command("simulate")(simulate.simulate)

@@ -17,47 +17,67 @@ AUTO_RATIO = 1.1  # wire time over compute that `--size-scale auto` aims at, on 
 
 def bench(
     *,
-    model: Annotated[str, typer.Option("--model", help="names or profiles, with commas between")] = "vgg16",
-    hosts: Annotated[int, typer.Option("--hosts", help="network namespaces, one rank on each")] = 4,
+    model: Annotated[str, typer.Option("--model", help="built-in models or profiles, separated by commas")] = "vgg16",
+    hosts: Annotated[int, typer.Option("--hosts", help="emulated hosts (network namespaces), one rank on each")] = 4,
     rate: Annotated[
-        str, typer.Option("--rate", help="of every link, both ways, nominal; several with commas between")
+        str,
+        typer.Option(
+            "--rate", help="nominal rate of every link in both directions; several rates separated by commas"
+        ),
     ] = "1Gbit",
     size_scale: Annotated[
         str,
-        typer.Option("--size-scale", help=f"of the gradients; auto: wire = {AUTO_RATIO} × compute at the first rate"),
+        typer.Option(
+            "--size-scale",
+            help=f"factor on gradient sizes; auto: sending takes {AUTO_RATIO} × compute at the first rate",
+        ),
     ] = "auto",
-    compute: Annotated[str, typer.Option("--compute", help="forward and backward, emulated by sleeping")] = "0.6s",
+    compute: Annotated[
+        str, typer.Option("--compute", help="time of a forward and backward pass, emulated by sleeping")
+    ] = "0.6s",
     dilate: Annotated[
-        float, typer.Option("--dilate", help="compute × this on links ÷ this, for a machine too slow for --rate")
+        float,
+        typer.Option(
+            "--dilate",
+            help="slow time down: this factor on compute, and links slower by it; for machines too slow for --rate",
+        ),
     ] = 1.0,
-    tuner: Annotated[str, typer.Option("--tuner", help="what finds the config of autobyte-tuned")] = "twin",
-    windows: Annotated[int, typer.Option("--windows", help="of ten steps, for the tuner")] = 8,
-    steps: Annotated[int, typer.Option("--steps", help="measured, of every scheduler in every repeat")] = 10,
-    repeats: Annotated[int, typer.Option("--repeats", help="of everything; a tuner searches in the first")] = 3,
+    tuner: Annotated[str, typer.Option("--tuner", help="the tuner that finds the config of autobyte-tuned")] = "twin",
+    windows: Annotated[int, typer.Option("--windows", help="windows of ten steps that the tuner has")] = 8,
+    steps: Annotated[int, typer.Option("--steps", help="measured steps of every scheduler in every repeat")] = 10,
+    repeats: Annotated[
+        int, typer.Option("--repeats", help="repeats of everything; the tuner searches in the first one")
+    ] = 3,
     policies: Annotated[
-        str, typer.Option("--policies", help="compare these instead, each tuned; such as wfbp,horovod,usbyte,auto")
+        str, typer.Option("--policies", help="compare these policies instead, each tuned: wfbp,horovod,usbyte,auto")
     ] = "",
     calibration: Annotated[
-        Path | None, typer.Option("--calibration", help="what --policies searches with; default: made now")
+        Path | None,
+        typer.Option(
+            "--calibration", help="a file from `autobyte calibrate`, for --policies; default: calibrate now"
+        ),
     ] = None,
-    wire: Annotated[str, typer.Option("--wire", help="what gradients travel as: fp32, bf16, fp16")] = "fp32,bf16",
+    wire: Annotated[
+        str, typer.Option("--wire", help="dtypes of gradients on the wire: fp32, bf16, fp16")
+    ] = "fp32,bf16",
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="a folder for JSON and pictures; cells that are there are not run again"),
+        typer.Option("--out", help="folder for JSON and pictures; what it already holds is not measured again"),
     ] = None,
     real_time: Annotated[
         bool,
         typer.Option(
             "--real-time",
-            help="ranks wake at once, as on hosts of their own; for a machine that does nothing else",
+            help="real-time priority for ranks: they wake at once, as on hosts of their own; for idle machines",
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Measure FIFO, DDP at its default and best bucket, and AutoByte, on the same model and the same links.
+    """Measure FIFO, DDP and AutoByte on the same model and links.
 
-    Needs Linux and root: every rank runs in a network namespace of its own, on links that are shaped to --rate, and
-    talks through real sockets. Compute is emulated by sleeping, so no GPU is needed; the output says so.
+    DDP runs with its default and with its best bucket size. Needs Linux and root. Every rank runs in its own network
+    namespace, behind a link that is shaped to --rate, and communicates over real sockets. Compute is emulated by
+    sleeping, so no GPU is needed; the output says so.
 
     autobyte bench --hosts 4 --rate 1Gbit --model vgg16 --size-scale 0.1
     autobyte bench --model vgg16,gpt2 --policies wfbp,horovod,mgwfbp,p3,bytescheduler,usbyte,dear,auto

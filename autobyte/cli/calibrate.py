@@ -10,19 +10,21 @@ from autobyte.cli.options import JsonOption
 
 def calibrate(
     *,
-    out: Annotated[Path, typer.Option("--out", help="where the calibration goes")] = Path("calibration.json"),
-    hosts: Annotated[int, typer.Option("--hosts", help="network namespaces, one rank on each")] = 4,
-    rate: Annotated[str, typer.Option("--rate", help="of every link, both ways, nominal")] = "700Mbit",
-    engine: Annotated[str, typer.Option("--engine", help="allreduce, ps, or both with a comma")] = "allreduce,ps",
-    steps: Annotated[int, typer.Option("--steps", help="measured, of each of 20 configs")] = 5,
-    force: Annotated[bool, typer.Option("--force", help="replace a calibration that is there already")] = False,
+    out: Annotated[Path, typer.Option("--out", help="file to write")] = Path("calibration.json"),
+    hosts: Annotated[int, typer.Option("--hosts", help="emulated hosts (network namespaces), one rank on each")] = 4,
+    rate: Annotated[str, typer.Option("--rate", help="nominal rate of every link in both directions")] = "700Mbit",
+    engine: Annotated[
+        str, typer.Option("--engine", help="allreduce, ps, or both, separated by a comma")
+    ] = "allreduce,ps",
+    steps: Annotated[int, typer.Option("--steps", help="measured steps of each of 20 configs")] = 5,
+    force: Annotated[bool, typer.Option("--force", help="replace the file if it exists")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Fit the simulator's cost model to the engines on this machine.
+    """Fit the simulator's costs to the engines on this machine.
 
-    One tensor of 4 MiB travels in blocks of several sizes, alone and several in flight, between hosts on shaped
-    links; overhead, latency, rate, and a table for sizes whose cost is not affine are fitted to the times of its
-    steps. Needs Linux and root. `simulate`, `validate` and `doctor` take the file as --calibration.
+    Sends one tensor of 4 MiB between emulated hosts in blocks of several sizes, one at a time and several in flight.
+    From the step times it fits overhead, latency and rate, and a table for block sizes whose cost is not affine.
+    Needs Linux and root. `simulate`, `validate` and `doctor` take the file as --calibration.
 
     Example: autobyte calibrate --rate 700Mbit --out calibration.json
     """

@@ -21,24 +21,33 @@ Submit = Callable[["Part"], Any]
 
 def collect(
     *,
-    out: Annotated[Path, typer.Option("--out", help="folder of the data set; goes on if begun")],
-    environments: Annotated[int, typer.Option("--environments", help="to learn from, of 600 iterations each")] = 600,
-    judged: Annotated[int, typer.Option("--judged", help="jobs to judge by, of seen models and of unseen")] = 60,
-    seed: Annotated[int, typer.Option("--seed", help="of all that is drawn")] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", help="processes; 0: one per core")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="folder of the data set; an unfinished one is continued")],
+    environments: Annotated[
+        int, typer.Option("--environments", help="simulated jobs to learn from, 600 iterations each")
+    ] = 600,
+    judged: Annotated[
+        int,
+        typer.Option("--judged", help="jobs to judge the network by: so many of seen models, so many of unseen ones"),
+    ] = 60,
+    seed: Annotated[int, typer.Option("--seed", help="random seed")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", help="worker processes; 0: one per core")] = 0,
     dask: Annotated[
-        str, typer.Option("--dask", metavar="ADDRESS", help="a Dask scheduler to work on instead, tcp://host:8786")
+        str,
+        typer.Option("--dask", metavar="ADDRESS", help="use this Dask scheduler instead, such as tcp://host:8786"),
     ] = "",
     add: Annotated[
         list[Path] | None,
-        typer.Option("--add", help="a folder that training (`record=`) or `compare --out` wrote; more than once"),
+        typer.Option(
+            "--add",
+            help="add windows from a folder that training (`record=`) or `compare --out` wrote; may be repeated",
+        ),
     ] = None,
     model: ModelOption = "",
     json: JsonOption = False,
 ) -> None:
     """Collect the data set that `autobyte fit` learns from.
 
-    Simulated jobs under random configs while bandwidth changes; ResNet50, VGG16, AlexNet; 360,000 iterations.
+    Simulates ResNet50, VGG16 and AlexNet with random configs while bandwidth changes: 360,000 iterations by default.
 
     Example: autobyte collect --out out/dataset
     """

@@ -39,24 +39,24 @@ def compare(
     arch: ArchOption = "allreduce",
     workers: WorkersOption = 8,
     bandwidth: BandwidthOption = "10Gbit",
-    tuners: Annotated[str, typer.Option("--tuners", help="names, with commas between")] = DEFAULTS,
+    tuners: Annotated[str, typer.Option("--tuners", help="tuners, separated by commas")] = DEFAULTS,
     policies: Annotated[
         str | None,
         typer.Option(
-            "--policies", help="compare policies instead, each tuned: fifo,wfbp,ddp,usbyte,usbyte:fusion=0,auto"
+            "--policies", help="compare these policies instead, each tuned: fifo,ddp,usbyte,usbyte:fusion=0,auto"
         ),
     ] = None,
     tune_with: Annotated[
-        str, typer.Option("--tune-with", help="the tuner that tunes every policy of --policies")
+        str, typer.Option("--tune-with", help="the tuner that tunes the policies of --policies")
     ] = "random",
     plugin: Annotated[
         list[Path] | None,
-        typer.Option("--plugin", help="a Python file that registers tuners of your own"),
+        typer.Option("--plugin", help="a Python file that registers your own tuners or policies; may be repeated"),
     ] = None,
-    budget: Annotated[int, typer.Option("--budget", help="windows of 10 iterations for each tuner")] = 30,
+    budget: Annotated[int, typer.Option("--budget", help="windows of 10 iterations that each tuner has")] = 30,
     policy: PolicyOption = "bytescheduler",
     knob: KnobOption = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="runs of each tuner")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", help="runs of each tuner, each with its own random seed")] = 5,
     slowdown: SlowdownOption = "1",
     latency: LatencyOption = "30us",
     overhead: OverheadOption = "500us,30us",
@@ -65,34 +65,40 @@ def compare(
     wire_dtype: WireOption = "",
     scenario: ScenarioOption = None,
     jitter: Annotated[
-        float, typer.Option("--jitter", help="coefficient of variation of compute times; 0.09 is a typical job")
+        float,
+        typer.Option(
+            "--jitter", help="random variation of compute times (coefficient of variation); 0.09 is typical"
+        ),
     ] = 0.0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="folder for compare.json, compare.png and the trials; goes on if begun"),
+        typer.Option("--out", help="folder for results, picture and trials; an unfinished comparison is continued"),
     ] = None,
     retune: Annotated[
         str,
-        typer.Option("--retune", help="never, or on drift: tuners that search once do so before a scenario begins"),
+        typer.Option("--retune", help="when tuners that search once search again: never, or on drift"),
     ] = "never",
     before: Annotated[
         str,
-        typer.Option("--before", help="who has the budget before a scenario begins: those that search once, or all"),
+        typer.Option(
+            "--before",
+            help="which tuners may search before the scenario begins: once (those that search once) or all",
+        ),
     ] = "once",
     storage: Annotated[
         str | None,
         typer.Option(
             "--storage",
-            help="a URL such as sqlite:///studies.db, where optuna keeps its studies to be watched; an earlier study "
-            "of the same name there is replaced (--out goes on with a comparison, Optuna(study=) with a study)",
+            help="where optuna keeps its studies, so that you can watch them: a URL such as sqlite:///studies.db. "
+            "An earlier study of the same name is replaced; to continue one, use --out or Optuna(study=)",
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare tuners on one job, or policies.
+    """Compare tuners on one simulated job, or policies.
 
-    They search ⟨partition, credit⟩ under equal conditions, and are judged by a truth that none of them sees. With
-    --policies every policy's own knobs are tuned with the same budget.
+    Tuners search partition size and credit with the same budget, and are judged by step times that none of them sees.
+    With --policies, each policy is tuned with the same budget.
 
     Example: autobyte compare --model vgg16 --arch ps --bandwidth 10Gbit --out out/vgg16
     """

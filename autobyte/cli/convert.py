@@ -1,4 +1,4 @@
-"""`autobyte import`: profiles that others have measured."""
+"""`autobyte import`: profiles that other tools measured."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,26 +7,28 @@ import typer
 
 from autobyte.cli.options import JsonOption
 
-app = typer.Typer(help="Read profiles that others have measured.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Import profiles that other tools measured.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def formats() -> None:
-    """Read profiles that others have measured."""
+    """Import profiles that other tools measured."""
 
 
 @app.command("pipedream")
 def pipedream(
     *,
-    file: Annotated[Path, typer.Argument(help="a graph.txt of PipeDream's profiler")],
-    out: Annotated[Path | None, typer.Option("--out", help="where the profile goes; default: NAME.json")] = None,
-    batch: Annotated[int | None, typer.Option("--batch", help="batch size, where it cannot be worked out")] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace a profile that is there already")] = False,
+    file: Annotated[Path, typer.Argument(help="a graph.txt from PipeDream's profiler")],
+    out: Annotated[Path | None, typer.Option("--out", help="file to write; default: NAME.json")] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", help="batch size, if the file does not determine it")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace the file if it exists")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Read a profile of PipeDream's profiler.
+    """Import a profile from PipeDream.
 
-    They are in github.com/msr-fiddle/pipedream as profiler/…/graph.txt.
+    PipeDream's repository (github.com/msr-fiddle/pipedream) has them as profiler/…/graph.txt.
     """
     from autobyte.cli.console import print_json, print_line
     from autobyte.models.pipedream import read_pipedream

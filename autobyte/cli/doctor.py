@@ -32,13 +32,15 @@ def doctor(
     *,
     source: Annotated[
         str | None,
-        typer.Argument(help="under torchrun: a Python file and the function that makes the model: f.py:make"),
+        typer.Argument(help="under torchrun: FILE.py:FUNCTION, where the function makes the model"),
     ] = None,
-    inputs: Annotated[str, typer.Option("--input", help="of that model, as `profile` takes it")] = "",
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda, for that model")] = "cpu",
+    inputs: Annotated[
+        str, typer.Option("--input", help="shape of that model's input, as for `autobyte profile`")
+    ] = "",
+    device: Annotated[str, typer.Option("--device", help="where that model runs: cpu or cuda")] = "cpu",
     profile: Annotated[
         str | None,
-        typer.Option("--profile", "--model", help="instead: a profile.json, or a name of `autobyte models`"),
+        typer.Option("--profile", "--model", help="instead of your own model: a profile.json or a built-in model"),
     ] = None,
     arch: ArchOption = "allreduce",
     workers: WorkersOption = 8,
@@ -50,12 +52,12 @@ def doctor(
     calibration: CalibrationOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say whether scheduling would make a job faster than DDP, by how much, and what would.
+    """Predict what a job would gain over DDP.
 
-    From a profile and a bandwidth; or under torchrun from a model of your own, which is then measured with DDP on
-    the ranks that there are: compute, communication, and what of it is exposed. Exit status 0: a gain of at
-    least 6 % is predicted, which makes 5 % likely; 3: keep DDP (torchrun itself ends with 1 then; --json says
-    "verdict").
+    Says whether scheduling would make it faster, by how much, and what would help. It needs a profile and a
+    bandwidth. Under torchrun it takes a model of your own instead, and measures it with DDP on your ranks: compute,
+    communication, and the part of it that nothing hides. Exit status 0: a gain of at least 6 % is predicted, so 5 %
+    is likely. Exit status 3: keep DDP (torchrun makes it a 1; read "verdict" from --json).
 
     \b
     autobyte doctor --profile mine.json --bandwidth 1Gbit --workers 4

@@ -14,15 +14,19 @@ if TYPE_CHECKING:
 def fit(
     *,
     dataset: Annotated[Path, typer.Argument(help="the folder that `autobyte collect` wrote")],
-    variant: Annotated[str, typer.Option("--variant", help="improved, or paper: as published")] = "improved",
-    out: Annotated[Path | None, typer.Option("--out", help="the weights; default: VARIANT.npz in the folder")] = None,
-    epochs: Annotated[int, typer.Option("--epochs", help="at most; it stops when validation gets no better")] = 60,
-    seed: Annotated[int, typer.Option("--seed", help="of the split, the order, the first weights")] = 0,
+    variant: Annotated[str, typer.Option("--variant", help="improved, or paper (as published)")] = "improved",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="file for the weights; default: VARIANT.npz in the folder")
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option("--epochs", help="most epochs; fitting stops earlier if validation does not improve")
+    ] = 60,
+    seed: Annotated[int, typer.Option("--seed", help="random seed of split, order and initial weights")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Fit the meta-network, and judge it by what it would choose.
+    """Train the meta-network, and score its choices.
 
-    Weights and their scores are written side by side; a killed fit goes on.
+    Writes weights and scores side by side. Run it again to continue an interrupted fit.
 
     Example: autobyte fit out/dataset --variant improved
     """

@@ -8,7 +8,7 @@ from autobyte.cli.options import JsonOption
 def models(*, json: JsonOption = False) -> None:
     """List the built-in models.
 
-    Their sizes, their compute times, and where the times come from.
+    Shows their sizes, their compute times, and where the times come from.
     """
     from autobyte.cli.console import print_json, print_note, print_table
     from autobyte.models import describe, names

@@ -13,37 +13,44 @@ if TYPE_CHECKING:
     from autobyte.scenario import Scenario
     from autobyte.simulator.effects import Effects
 
-ModelOption = Annotated[str, typer.Option("--model", help="a name (see `autobyte models`), or a profile.json")]
-ArchOption = Annotated[str, typer.Option("--arch", help="allreduce (a ring) or ps (a server on every worker's host)")]
+ModelOption = Annotated[
+    str, typer.Option("--model", help="a built-in model (see `autobyte models`) or a profile.json")
+]
+ArchOption = Annotated[
+    str, typer.Option("--arch", help="allreduce (a ring), or ps (parameter servers on the workers' hosts)")
+]
 WorkersOption = Annotated[int, typer.Option("--workers", help="number of workers")]
 BandwidthOption = Annotated[
     str,
-    typer.Option("--bandwidth", help="payload rate of every link: 10Gbit, or one for each worker: 10Gbit,3Gbit,…"),
+    typer.Option("--bandwidth", help="payload rate of the links: 10Gbit for all, or 10Gbit,3Gbit,… for each worker"),
 ]
 SlowdownOption = Annotated[
-    str, typer.Option("--slowdown", help="compute times are multiplied by this; one number, or one for each worker")
+    str, typer.Option("--slowdown", help="factor on compute times: one number for all workers, or one for each")
 ]
-LatencyOption = Annotated[str, typer.Option("--latency", help="one way, per hop")]
+LatencyOption = Annotated[str, typer.Option("--latency", help="latency of a link, one way, per hop")]
 GpusOption = Annotated[
-    int, typer.Option("--gpus-per-node", help="workers that share a host: all-reduce is then on two levels")
+    int, typer.Option("--gpus-per-node", help="workers that share a host; all-reduce then has two levels")
 ]
 OverheadOption = Annotated[
-    str, typer.Option("--overhead", help="time that a block holds the link: per block, per hop")
+    str, typer.Option("--overhead", help="time that a block occupies a link besides its bytes: per block, per hop")
 ]
 AccumulationOption = Annotated[int, typer.Option("--accumulation", help="backward passes per step")]
 WireOption = Annotated[
-    str, typer.Option("--wire-dtype", help="send gradients as float16, bfloat16, …; default: as is")
+    str, typer.Option("--wire-dtype", help="send gradients as float16, bfloat16, …; default: unchanged")
 ]
-PolicyOption = Annotated[str, typer.Option("--policy", help="fifo, wfbp, ddp, p3, bytescheduler, usbyte, mgwfbp, …")]
+PolicyOption = Annotated[
+    str, typer.Option("--policy", help="how gradients are cut and ordered: fifo, wfbp, ddp, bytescheduler, usbyte, …")
+]
 KnobOption = Annotated[
-    list[str] | None, typer.Option("--knob", help="a knob of the policy's own, such as fusion=1 of bytescheduler")
+    list[str] | None,
+    typer.Option("--knob", help="a setting that only this policy has, such as fusion=1 for bytescheduler"),
 ]
 ScenarioOption = Annotated[
-    Path | None, typer.Option("--scenario", help="a TOML file that says what changes while the job trains")
+    Path | None, typer.Option("--scenario", help="a TOML file with changes of links and workers during training")
 ]
 CalibrationOption = Annotated[
     Path | None,
-    typer.Option("--calibration", help="what blocks cost, of `autobyte calibrate`; replaces --latency, --overhead"),
+    typer.Option("--calibration", help="a file from `autobyte calibrate`; it replaces --latency and --overhead"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object instead of tables")]
 

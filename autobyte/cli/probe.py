@@ -24,23 +24,26 @@ TIMEOUT_S = 1800.0
 def probe(
     *,
     hosts: Annotated[
-        int | None, typer.Option("--hosts", help="on a testbed of so many hosts (root); without it, on this machine")
+        int | None,
+        typer.Option("--hosts", help="number of emulated hosts (root); without it, measure on this machine"),
     ] = None,
-    rate: Annotated[str, typer.Option("--rate", help="of the testbed's links, nominal")] = "1Gbit",
-    workers: Annotated[int, typer.Option("--workers", help="ranks on this machine, where there is no testbed")] = 2,
-    engine: Annotated[str, typer.Option("--engine", help="names, with commas between")] = "allreduce,ps",
-    sizes: Annotated[str, typer.Option("--sizes", help="of blocks, with commas between")] = SIZES,
+    rate: Annotated[str, typer.Option("--rate", help="nominal rate of the emulated links")] = "1Gbit",
+    workers: Annotated[int, typer.Option("--workers", help="ranks on this machine, without --hosts")] = 2,
+    engine: Annotated[str, typer.Option("--engine", help="engines, separated by commas")] = "allreduce,ps",
+    sizes: Annotated[str, typer.Option("--sizes", help="block sizes, separated by commas")] = SIZES,
     dtype: Annotated[str, typer.Option("--dtype", help="float32, float64, float16 or bfloat16")] = "float32",
-    iterations: Annotated[int, typer.Option("--iterations", help="that the mean is taken over")] = 20,
-    warmup: Annotated[int, typer.Option("--warmup", help="iterations that do not count")] = 3,
-    in_flight: Annotated[int, typer.Option("--in-flight", help="blocks that are under way at a time")] = 1,
+    iterations: Annotated[
+        int, typer.Option("--iterations", help="measured iterations, of which the mean is printed")
+    ] = 20,
+    warmup: Annotated[int, typer.Option("--warmup", help="iterations before the measured ones")] = 3,
+    in_flight: Annotated[int, typer.Option("--in-flight", help="blocks in flight at the same time")] = 1,
     json: JsonOption = False,
 ) -> None:
-    """Measure the engines, in the columns of nccl-tests.
+    """Measure how fast the engines move blocks.
 
-    algbw is size over time; busbw is what the busiest direction of a link carried, 2(n-1)/n of it: compare it with
-    what the link can. Eight sizes, as by default, tell what a block costs besides its bytes. Started by torchrun, it
-    measures the ranks that there are.
+    Prints the columns of nccl-tests: algbw is size over time. busbw is 2(n-1)/n of it, the rate in the busiest
+    direction of a link: compare it with the rate of your links. With eight sizes, the default, it also shows what a
+    block costs besides its bytes. Under torchrun it measures your ranks.
 
     \b
     autobyte probe

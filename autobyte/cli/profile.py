@@ -10,25 +10,27 @@ from autobyte.cli.options import JsonOption
 
 def profile(
     *,
-    source: Annotated[
-        str, typer.Argument(help="a Python file and the function in it that makes the model: f.py:make")
-    ],
+    source: Annotated[str, typer.Argument(help="FILE.py:FUNCTION, where the function makes the model")],
     inputs: Annotated[
-        str, typer.Option("--input", help="32,3,224,224 for floats, int64:8,128<50257 for tokens, ; between several")
+        str,
+        typer.Option(
+            "--input",
+            help="input shape: 32,3,224,224 for floats, int64:8,128<50257 for tokens; separate several inputs by ;",
+        ),
     ] = "",
     device: Annotated[str, typer.Option("--device", help="cpu or cuda")] = "cpu",
-    out: Annotated[Path, typer.Option("--out", help="where the profile goes")] = Path("profile.json"),
+    out: Annotated[Path, typer.Option("--out", help="file to write")] = Path("profile.json"),
     name: Annotated[
-        str, typer.Option("--name", help="what to call the model; default: as --out, without .json")
+        str, typer.Option("--name", help="name of the model; default: the name of --out without .json")
     ] = "",
-    warmup: Annotated[int, typer.Option("--warmup", help="passes that do not count")] = 3,
-    repeats: Annotated[int, typer.Option("--repeats", help="passes that the medians are taken over")] = 10,
-    force: Annotated[bool, typer.Option("--force", help="replace a profile that is there already")] = False,
+    warmup: Annotated[int, typer.Option("--warmup", help="passes before the measured ones")] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", help="measured passes, of which medians are taken")] = 10,
+    force: Annotated[bool, typer.Option("--force", help="replace the file if it exists")] = False,
     json: JsonOption = False,
 ) -> None:
     """Measure a model of your own, layer by layer.
 
-    Forward and backward times of any torch module, written as a profile: a JSON file that --model takes.
+    Writes the forward and backward times of a torch module to a JSON file, which other commands take as --model.
 
     Example: autobyte profile examples/small_vgg.py:make_model --input 16,3,64,64 --out small_vgg.json
     """

@@ -7,27 +7,31 @@ import typer
 
 from autobyte.cli.options import JsonOption
 
-ModelsOption = Annotated[str, typer.Option("--models", help="names or profiles, with commas between")]
-RatesOption = Annotated[str, typer.Option("--rates", help="of every link, nominal, with commas between")]
-HostsOption = Annotated[int, typer.Option("--hosts", help="network namespaces, one rank on each")]
+ModelsOption = Annotated[str, typer.Option("--models", help="built-in models or profiles, separated by commas")]
+RatesOption = Annotated[str, typer.Option("--rates", help="nominal rates of the links, separated by commas")]
+HostsOption = Annotated[int, typer.Option("--hosts", help="emulated hosts (network namespaces), one rank on each")]
 MODELS, RATES = "vgg16,resnet50,gpt2", "500Mbit,1Gbit"
 
 
 def record(
     *,
-    out: Annotated[Path, typer.Argument(help="the CSV; what it holds already is not measured again")],
+    out: Annotated[Path, typer.Argument(help="the CSV file; what it already holds is not measured again")],
     models: ModelsOption = MODELS,
     rates: RatesOption = RATES,
     hosts: HostsOption = 4,
-    recordings: Annotated[int, typer.Option("--recordings", help="of every cell, each a launch of its own")] = 2,
-    most: Annotated[int | None, typer.Option("--most", help="launches now; the same command goes on later")] = None,
+    recordings: Annotated[
+        int, typer.Option("--recordings", help="recordings of every cell, each in its own launch")
+    ] = 2,
+    most: Annotated[
+        int | None, typer.Option("--most", help="stop after so many launches; the same command continues later")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Measure a grid of configs for every model, rate and engine.
 
-    6 partition sizes × 4 credits, DDP's buckets, and compute alone; about a minute for each of 24 launches. Models
+    A cell has 6 partition sizes × 4 credits, DDP's buckets, and compute alone; 24 launches take a minute each. Models
     are emulated: they sleep for their compute, and their sizes are scaled so that communication takes 1.2 × compute
-    at the first rate. Needs Linux and root. A run that was stopped goes on where it was.
+    at the first rate. Needs Linux and root. Run it again to continue where it stopped.
 
     Example: autobyte record grid.csv --most 4
     """

@@ -13,15 +13,16 @@ def report(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="what `autobyte compare --out` or `autobyte bench --out` wrote, or a folder of several comparisons"
+            help="folder from `autobyte compare --out` or `autobyte bench --out`, or a folder of several comparisons"
         ),
     ],
     json: JsonOption = False,
 ) -> None:
-    """Make one HTML page of a comparison, of several, or of a bench.
+    """Make an HTML page from comparisons or from a bench.
 
-    It is FOLDER/report.html, and needs nothing from outside. Of a folder that holds comparisons it is a table of
-    tuners by scenarios, beside the page of each; of a bench, a picture and a table for every model and rate.
+    Writes FOLDER/report.html, which loads nothing from elsewhere. For a folder of several comparisons it has a table
+    of tuners by scenarios, and each comparison gets its own page. For a bench it has a picture and a table for every
+    model and rate.
     """
     from autobyte.bench.page import cells, write_bench_page
     from autobyte.cli.console import print_json, print_line

@@ -48,8 +48,14 @@ def simulate(
     workers: WorkersOption = 8,
     bandwidth: BandwidthOption = "10Gbit",
     policy: PolicyOption = "bytescheduler",
-    partition: Annotated[str | None, typer.Option("--partition", help="4MiB; default: the policy's own")] = None,
-    credit: Annotated[str | None, typer.Option("--credit", help="4x or 16MB; default: the policy's own")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", help="size at which gradients are cut, such as 4MiB; default: the policy's own"),
+    ] = None,
+    credit: Annotated[
+        str | None,
+        typer.Option("--credit", help="bytes in flight: 16MB, or 4x for four partitions; default: the policy's own"),
+    ] = None,
     knob: KnobOption = None,
     slowdown: SlowdownOption = "1",
     latency: LatencyOption = "30us",
@@ -61,14 +67,18 @@ def simulate(
     calibration: CalibrationOption = None,
     iterations: Annotated[
         int | None,
-        typer.Option("--iterations", help="steps to take the mean of; default: a steady one, or 60 in a scenario"),
+        typer.Option(
+            "--iterations", help="average over so many steps; default: one steady step, or 60 steps in a scenario"
+        ),
     ] = None,
-    trace: Annotated[Path | None, typer.Option("--trace", help="write a trace for https://ui.perfetto.dev")] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="write a trace that https://ui.perfetto.dev opens")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate a job under one config.
 
-    Its step time beside the bound and beside DDP's, and where the time goes.
+    Prints the step time beside the bound and DDP, and where the time goes.
 
     Example: autobyte simulate --model vgg16 --arch ps --bandwidth 10Gbit --partition 4MiB --credit 4x
     """

@@ -17,25 +17,26 @@ if TYPE_CHECKING:
     from autobyte.testbed.validity import Link
 
 app = typer.Typer(
-    help="Hosts on links of given rates, on this one machine: run a training script as if on a slow network.\n\n"
-    "Hosts are Linux network namespaces: real TCP, real processes, rates held by the kernel. Needs root and the "
-    "extra `testbed`. Nothing outside of the namespaces is touched, and nothing is left behind.\n\n"
+    help="Emulate hosts on slow links, on this machine.\n\n"
+    "Run a training script there as if on a slow network. Hosts are Linux network namespaces: TCP and processes are "
+    "real, and the kernel holds the rates. Needs root and the extra `testbed`. Touches nothing outside the "
+    "namespaces, and leaves nothing behind.\n\n"
     "autobyte testbed run --hosts 4 --rate 1Gbit -- python train.py",
     no_args_is_help=True,
 )
 
-HostsOption = Annotated[int, typer.Option("--hosts", help="how many")]
+HostsOption = Annotated[int, typer.Option("--hosts", help="number of hosts")]
 RateOption = Annotated[
-    str, typer.Option("--rate", help="of every link, both ways, nominal: TCP carries 95.6 % of it")
+    str, typer.Option("--rate", help="nominal rate of every link in both directions; TCP carries 95.6 % of it")
 ]
 SlowOption = Annotated[
     list[str] | None,
-    typer.Option("--slow", help="a host with another rate, as HOST:RATE or HOST:UP:DOWN; may be repeated"),
+    typer.Option("--slow", help="another rate for one host: HOST:RATE or HOST:UP:DOWN; may be repeated"),
 ]
 DelayOption = Annotated[
-    str, typer.Option("--delay", help="of every packet, one way; needs netem in the kernel, like --loss")
+    str, typer.Option("--delay", help="delay of every packet, one way; needs netem in the kernel, as --loss does")
 ]
-LossOption = Annotated[str, typer.Option("--loss", help="share of packets that get lost: 0.1% or 0.001")]
+LossOption = Annotated[str, typer.Option("--loss", help="share of packets that are lost: 0.1% or 0.001")]
 
 
 class Check(StrEnum):
@@ -49,7 +50,9 @@ class Check(StrEnum):
 @app.command("run", context_settings={"allow_interspersed_args": False})
 def run(
     *,
-    command: Annotated[list[str], typer.Argument(help="what every host runs; `python` is the one of autobyte")],
+    command: Annotated[
+        list[str], typer.Argument(help="command for every host; `python` is the one that runs autobyte")
+    ],
     hosts: HostsOption = 4,
     rate: RateOption = "1Gbit",
     per_host: Annotated[int, typer.Option("--per-host", help="ranks on each host")] = 1,
@@ -57,28 +60,31 @@ def run(
     delay: DelayOption = "0s",
     loss: LossOption = "0",
     background: Annotated[
-        str, typer.Option("--background", help="TCP traffic from each host to the next while it runs: 100Mbit")
+        str,
+        typer.Option(
+            "--background", help="rate of TCP traffic from each host to the next meanwhile, such as 100Mbit"
+        ),
     ] = "",
     scenario: Annotated[
         Path | None,
-        typer.Option("--scenario", help="a TOML file of rates that change, as `autobyte simulate` takes it"),
+        typer.Option("--scenario", help="a TOML file with changes of rates, as for `autobyte simulate`"),
     ] = None,
     iteration: Annotated[
-        str, typer.Option("--iteration", help="how long an iteration of the scenario is on the testbed")
+        str, typer.Option("--iteration", help="how long one iteration of the scenario lasts")
     ] = "1s",
     check: Annotated[
-        Check, typer.Option("--check", help="measure links first (3 s), and what to do where one is off by 2 %")
+        Check, typer.Option("--check", help="measure links first (3 s), and what to do if one is off by 2 %")
     ] = Check.warn,
     timeout: Annotated[
-        str, typer.Option("--timeout", help="after which all ranks are ended: 10min; 0 is never")
+        str, typer.Option("--timeout", help="end all ranks after this time, such as 10min; 0 is never")
     ] = "0",
     json: JsonOption = False,
 ) -> int:
-    """Run a command on every host, with the environment that torchrun gives its ranks.
+    """Run a command on every host, as torchrun would.
 
-    A script that runs under torchrun runs here unchanged. Lines are shown with their rank before them; the first rank
-    that fails ends the others. The exit status is the command's own: 0, or that of the first rank that failed; 124 if
-    time was up, 2 if there is no testbed.
+    Ranks get the environment that torchrun gives them. A script that runs under torchrun runs here unchanged. Each
+    line of output begins with its rank. If a rank fails, the others are ended. The exit status is the command's own:
+    0, or that of the first rank that failed. It is 124 after --timeout, and 2 if there is no testbed.
 
     \b
     autobyte testbed run --hosts 4 --rate 1Gbit -- python train.py
@@ -125,10 +131,10 @@ def check_links(
     loss: LossOption = "0",
     json: JsonOption = False,
 ) -> int:
-    """Measure what every link carries, in both directions, beside what it should.
+    """Measure what the links carry, and compare it with their rates.
 
-    Real TCP, first up, then down. Exit status 1 if a link is not within 2 % of what TCP can carry at its rate, or
-    varies by more than 3 % from one tenth of a second to the next; on links below 100 Mbit/s a little more.
+    Uses real TCP, first up, then down. The exit status is 1 if a link is not within 2 % of what TCP can carry at its
+    rate, or varies by more than 3 % from one tenth of a second to the next; on links below 100 Mbit/s a little more.
 
     autobyte testbed check --hosts 4 --rate 3Gbit
     """

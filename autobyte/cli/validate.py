@@ -12,21 +12,25 @@ from autobyte.cli.record import MODELS, RATES, HostsOption, ModelsOption, RatesO
 def validate(
     *,
     calibration: Annotated[
-        Path | None, typer.Option("--calibration", help="of `autobyte calibrate`; default: made now, at another rate")
+        Path | None,
+        typer.Option(
+            "--calibration", help="a file from `autobyte calibrate`; default: calibrate now, at another rate"
+        ),
     ] = None,
     grid: Annotated[
-        Path | None, typer.Option("--grid", help="a recording of `autobyte record`; default: made now, a small one")
+        Path | None, typer.Option("--grid", help="a file from `autobyte record`; default: record a small grid now")
     ] = None,
     models: ModelsOption = MODELS,
     rates: RatesOption = RATES,
     hosts: HostsOption = 4,
-    plot: Annotated[Path | None, typer.Option("--plot", help="a picture of every config, PNG")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="draw every config into this PNG")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare simulated with measured step times, over configs, models, rates and architectures.
+    """Compare simulated with measured step times.
 
-    The calibration has seen neither the models nor the rates. Without --grid and --calibration both are measured
-    now, which needs Linux and root, and takes some ten minutes.
+    Covers several configs, models, rates and architectures. The calibration was made with other models and other
+    rates. Without --grid and --calibration, both are measured first: that needs Linux and root, and takes about ten
+    minutes.
 
     Example: autobyte validate --calibration calibration.json --grid grid.csv
     """

@@ -1,4 +1,4 @@
-"""What chooses the next config: ask and tell, and nothing else."""
+"""The interface of tuners, which choose the next config: ask and tell, and nothing else."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,9 +16,9 @@ class Tuner(ABC):
     """Chooses configs from measurements.
 
     A tuner is made as `cls(space, model=..., seed=..., budget=...)`: the space to search, the model that is trained,
-    a seed, and how many windows there will be (None: no end is known). It sees measurements and nothing else, never
-    the cluster's true rates or what is going to change. The loop runs `space.default` first and tells it; then it
-    asks and tells in turn.
+    a random seed, and the number of windows (None if it is not known). It sees measurements and nothing else: neither
+    the cluster's true rates nor what is going to change. The loop runs `space.default` first and tells the tuner what
+    it measured. Then it asks and tells in turn.
 
     >>> @Tuner.register("mine")
     ... class Mine(Tuner):
@@ -28,13 +28,15 @@ class Tuner(ABC):
 
     Inherit `autobyte.testing.TunerContract` to test one.
 
-    A tuner that needs more than that names it in `needs`, and gets it as an argument of that name, or None where
-    nobody has it to give: `predictor` (see `tuners.twin`), `storage` (a URL),
-    `anew` (a name there, for what must not go on from an earlier run). One that searches once and then rests
-    is `one_shot`: others decide when it has to search again, and in training it has 30 windows unless the user says
-    otherwise, where one that is not lives as long as training does. One that leaves a policy's own knobs as they are
-    says `tunes_knobs = False`. One that knows so little of what it asks for that half a window will do is `brief`,
-    and may say otherwise after every ask.
+    Four attributes say more about a tuner:
+
+    - `needs` names further arguments of the constructor. It gets None for what nobody can provide. Known names are
+      `predictor` (see `tuners.twin`), `storage` (a URL), and `anew` (a name in that storage for a run that must not
+      continue an earlier one).
+    - `one_shot` is true if the tuner searches once and then rests. The loop decides when it has to search again. In
+      training it has 30 windows by default; other tuners go on for as long as training does.
+    - `tunes_knobs` is false if the tuner leaves a policy's own knobs unchanged.
+    - `brief` is true while half a window is enough for the next config. It may change after every ask.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -48,14 +50,14 @@ class Tuner(ABC):
 
     @abstractmethod
     def ask(self) -> Config | None:
-        """The config for the next window; None: nothing to try now, run the best so far."""
+        """Return the config for the next window, or None to run the best one so far."""
 
     @abstractmethod
     def tell(self, measurement: Measurement) -> None:
-        """Take note of a window, whoever chose its config."""
+        """Take note of a window. Its config may be one that the tuner did not ask for."""
 
     def work(self) -> None:  # noqa: B027, few tuners have any
-        """Think on while training goes on, after every answer; what comes of it shows in the next one."""
+        """Prepare the next answer while training goes on; called after every answer."""
 
     @classmethod
     def register(cls, name: str) -> "Callable[[type[Tuner]], type[Tuner]]":

@@ -1,4 +1,4 @@
-"""What moves blocks, seen from the scheduler: one verb."""
+"""The interface of engines, which move blocks: one verb."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,11 +16,11 @@ class Engine(ABC):
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         """Start to move a block, and return at once.
 
-        Later, from any thread, `sent` and then `done` are called exactly once each: for an all-reduce together,
+        Later, from any thread, `sent` and then `done` are called exactly once each: together for an all-reduce;
         for a parameter server when the push is acknowledged and when the pull is in place. A failure is handed to
         `done`, with or without `sent` before it.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of threads and sockets. No block may be in flight."""
+        """Release threads and sockets. No block may be in flight."""

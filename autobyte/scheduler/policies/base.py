@@ -1,4 +1,4 @@
-"""What decides how gradients are cut, fused and ordered."""
+"""The interface of policies, which decide how gradients are cut, fused and ordered."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from autobyte.units import GIB
 
 
 class Policy(ABC):
-    """From a job and a config to a plan.
+    """Makes a plan from a job and a config.
 
     >>> @Policy.register("mine")
     ... class Mine(Policy):
@@ -23,7 +23,7 @@ class Policy(ABC):
 
     knobs: ClassVar[tuple[str, ...]] = ()  #: of its own, beyond partition and credit
     by_gradients: ClassVar[bool] = (
-        False  #: plans depend on nothing else of a job; whoever overrides `plan` says it anew
+        False  #: plans depend on the gradients alone; a subclass that overrides `plan` says it again
     )
 
     def __init_subclass__(cls) -> None:
@@ -36,7 +36,7 @@ class Policy(ABC):
 
     @abstractmethod
     def space(self, job: Job) -> Space:
-        """The knobs this policy has, and its own default config, for tuners."""
+        """Return what tuners may search, with the policy's own default config."""
 
     @classmethod
     def register(cls, name: str) -> "Callable[[type[Policy]], type[Policy]]":
