@@ -1,0 +1,271 @@
+"""Everything that a GPU must show, in at most eight minutes: profiles, what blocks cost, parity with DDP, steps.
+
+make gpu                                      records go to docs/data/gpu, or the folder that OUT names
+python3 tools/gpu/run.py --sections steps     a part of it
+python3 tools/gpu/run.py --rehearse           all of it on CPUs and gloo, with small models, to out/gpu-rehearsal
+
+It needs root, Linux, one NVIDIA GPU with its MPS, PyTorch with NCCL, torchvision and transformers, and what
+`pip install 'autobyte[testbed]'` brings. Four ranks share the card; their links are shaped. Each section has a time
+limit, and each record is in its file as soon as it is known: what hangs or fails costs nobody else's results.
+Exit status: 0, 1 if a section failed, 2 if something asked for cannot be, 3 where there is no GPU.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+sys.path.insert(0, str(ROOT))
+
+from autobyte.errors import AutoByteError, InputError  # noqa: E402
+from autobyte.models import names  # noqa: E402
+from autobyte.testbed import LaunchError, SharedGpu, Testbed, TestbedError  # noqa: E402
+from autobyte.testbed.gpu import find_gpu  # noqa: E402
+from autobyte.testbed.hosts import PAYLOAD  # noqa: E402
+from autobyte.testbed.validity import measure_links  # noqa: E402
+
+COMMITTED = ROOT / "docs" / "data" / "gpu"
+NO_GPU = 3
+STALL_S = 60.0  # without a word from any rank, it hangs
+GBIT = 1.25e8  # bytes/s
+
+Spec = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part that may fail alone.
+
+    Args:
+        name: of the section, and of its file of records.
+        limit_s: after which it is ended.
+        run: does it; given the rest of its time (s).
+    """
+
+    name: str
+    limit_s: float
+    run: Callable[[float], None]
+
+
+@dataclass
+class Run:
+    """One go at all sections.
+
+    Args:
+        out: folder of the records.
+        rehearse: on CPUs, with small models.
+        hosts: with a rank on each.
+        limit_s: of everything.
+        driver: version of the GPU's.
+    """
+
+    out: Path
+    rehearse: bool
+    hosts: int
+    limit_s: float
+    driver: str = ""
+    began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        """Time that is left of the limit."""
+        return self.began_s + self.limit_s - time.monotonic()
+
+    def sections(self) -> list[Section]:
+        """What is done, what is worth most first."""
+        if self.rehearse:
+            small = [
+                ("blocks", self.blocks(1.0)),
+                ("parity", self.parity),
+                ("steps", self.steps("small-cnn", 1.0, 8)),
+            ]
+            return [Section("profiles", 30, self.profiles), *(Section(name, 40, run) for name, run in small)]
+        return [
+            Section("profiles", 100, self.profiles),
+            Section("blocks", 50, self.blocks(5.0)),
+            Section("blocks", 50, self.blocks(10.0)),
+            Section("parity", 60, self.parity),
+            Section("steps", 110, self.steps("vgg16", 10.0, 16, most=64)),
+            Section("steps", 110, self.steps("gpt2", 10.0, 1, most=8)),
+            Section("steps", 200, self.steps("resnet50", 5.0, 16, most=128, auto=True)),
+        ]
+
+    def profiles(self, limit_s: float) -> None:
+        """Profile on the GPU; meanwhile, on cores that are free, measure links and compile what simulates."""
+        models = ["small-cnn", "small-transformer"] if self.rehearse else names()
+        dtypes = ["float32"] if self.rehearse else ["float32", "bfloat16"]
+        spec = self.spec("profiles") | {"models": models, "dtypes": dtypes, "warmup": 3, "repeats": 10}
+        with (
+            _written(spec) as path,
+            _process(HERE / "profiles.py", str(path)) as profiling,
+            _process(HERE / "compiled.py") as compiling,
+        ):
+            until = time.monotonic() + limit_s
+            self.links()
+            _ended(profiling, until - time.monotonic())
+            _ended(compiling, until - time.monotonic())
+
+    def links(self) -> None:
+        """Measure what links carry."""
+        for gbit in (1.0,) if self.rehearse else (5.0, 10.0):
+            with Testbed(self.hosts, rate=gbit * GBIT) as testbed:
+                measured = [link.to_json() for link in measure_links(testbed)]
+            self.add("links", "links", gbit=gbit, ranks=self.hosts, links=measured)
+
+    def blocks(self, gbit: float) -> Callable[[float], None]:
+        """What blocks cost at a rate."""
+        return lambda limit_s: self.launch("blocks", gbit, limit_s, {})
+
+    def parity(self, limit_s: float) -> None:
+        """Two ranks beside DDP."""
+        spec = {"steps": 5 if self.rehearse else 20}
+        self.launch("parity", 1.0 if self.rehearse else 10.0, limit_s, spec, hosts=2)
+
+    def steps(
+        self, model: str, gbit: float, batch: int, *, most: int = 16, auto: bool = False
+    ) -> Callable[[float], None]:
+        """Steps of a model; `batch` is the first that is tried, `most` the largest."""
+        spec = {"model": model, "batch": batch, "most": most, "auto": auto or self.rehearse, "payload": PAYLOAD}
+        spec |= {"warmup": 2, "steps": 2 if self.rehearse else 5, "audition": 12 if self.rehearse else 240}
+        return lambda limit_s: self.launch("steps", gbit, limit_s, spec)
+
+    def launch(self, section: str, gbit: float, limit_s: float, more: Spec, *, hosts: int | None = None) -> None:
+        """Run a section's ranks on shaped links, with an MPS of their own."""
+        spec = self.spec(section) | more | {"rate": gbit * GBIT, "until": time.time() + limit_s - 5}
+        heard_s = time.monotonic()
+
+        def hear(rank: int, line: str) -> None:
+            nonlocal heard_s
+            heard_s = time.monotonic()
+            say(f"  [{rank}] {line}")
+
+        def listen() -> None:
+            if time.monotonic() - heard_s > STALL_S:
+                raise TestbedError(f"{section}: no rank has said anything for {STALL_S:g} s; ended")
+
+        shared = nullcontext() if self.rehearse else SharedGpu()
+        command = [sys.executable, str(HERE / "rank.py")]
+        env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if section == "parity" else {}
+        with (
+            _written(spec) as path,
+            shared as gpu,
+            Testbed(hosts or self.hosts, rate=gbit * GBIT) as testbed,
+            testbed.start([*command, str(path)], env=env, show=hear, gpu=gpu) as launch,
+        ):
+            launch.wait(timeout_s=limit_s, grace_s=3.0, meanwhile=listen)
+
+    def spec(self, section: str) -> Spec:
+        """What all processes of a section are told."""
+        where = {"device": "cpu", "backend": "gloo"} if self.rehearse else {"device": "cuda", "backend": "nccl"}
+        out = str(self.out / f"{section}.jsonl")
+        return {"section": section, "out": out, "rehearse": self.rehearse, "driver": self.driver} | where
+
+    def add(self, file: str, section: str, **row: Any) -> None:
+        """Append a record that no rank makes."""
+        what = {"what": "rehearsal"} if self.rehearse else {"what": "measured", "driver": self.driver}
+        with (self.out / f"{file}.jsonl").open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"section": section} | what | row) + "\n")
+
+    def go(self, wanted: list[str]) -> int:
+        """Run the sections that are wanted; exit status."""
+        chosen = [section for section in self.sections() if not wanted or section.name in wanted]
+        for name in {section.name for section in chosen}:
+            (self.out / f"{name}.jsonl").unlink(missing_ok=True)
+        return max(self.attempt(section) for section in chosen)
+
+    def attempt(self, section: Section) -> int:
+        """Run one section, and record how it went; 1 if it failed."""
+        limit_s = min(section.limit_s, self.left_s)
+        began_s, status, why = time.monotonic(), 0, ""
+        say(f"{section.name}: at most {limit_s:.0f} s of {self.left_s:.0f} s")
+        try:
+            if limit_s < 10:
+                raise TestbedError("no time is left")
+            section.run(limit_s)
+        except (AutoByteError, OSError, subprocess.SubprocessError) as error:
+            status, why = 1, f"{type(error).__name__}: {error}"
+            if isinstance(error, LaunchError):
+                why += "\n" + "\n".join(f"[{one.rank}] {one.output[-1500:]}" for one in error.finished)
+        took_s = time.monotonic() - began_s
+        self.add("sections", section.name, took_s=round(took_s, 1), failed=bool(status), why=why)
+        say(f"{section.name}: {'failed' if status else 'done'} after {took_s:.0f} s {why}".rstrip())
+        return status
+
+
+@contextmanager
+def _written(spec: Spec) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "spec.json"
+        path.write_text(json.dumps(spec))
+        yield path
+
+
+@contextmanager
+def _process(script: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A script that runs beside this one; at the end of the block it is gone, with all that it started."""
+    process = subprocess.Popen([sys.executable, str(script), *arguments], start_new_session=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _ended(process: subprocess.Popen[bytes], limit_s: float) -> None:
+    """Wait for a process.
+
+    Raises:
+        SubprocessError: it failed, or was late.
+    """
+    status = process.wait(max(1.0, limit_s))
+    if status:
+        raise subprocess.CalledProcessError(status, process.args)
+
+
+def say(text: str) -> None:
+    """Show how far it is."""
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Read the command line, and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rehearse", action="store_true", help="on CPUs and gloo, with small models")
+    parser.add_argument("--sections", default="", help="names with commas between; all by default")
+    parser.add_argument("--hosts", type=int, default=0, help="ranks, one on each host; 4, in a rehearsal 2")
+    parser.add_argument("--limit", type=float, default=470.0, help="of everything (s)")
+    said = parser.parse_args()
+    out = Path(os.environ.get("OUT") or (ROOT / "out" / "gpu-rehearsal" if said.rehearse else COMMITTED))
+    try:
+        if said.rehearse and out.resolve() == COMMITTED:
+            raise InputError(f"a rehearsal measures nothing: not into {out}; let OUT name another folder")
+        driver = "" if said.rehearse else find_gpu()[1]
+    except InputError as error:
+        sys.stderr.write(f"gpu: {error}\n")
+        return 2
+    except TestbedError as error:
+        sys.stderr.write(f"gpu: {error}; --rehearse runs all of it on CPUs\n")
+        return NO_GPU
+    out.mkdir(parents=True, exist_ok=True)
+    hosts = said.hosts or (2 if said.rehearse else 4)
+    return Run(out.resolve(), said.rehearse, hosts, said.limit, driver).go(
+        said.sections.split(",") if said.sections else []
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
