@@ -29,13 +29,10 @@ import autobyte.torch as ab
 from autobyte.errors import InputError
 from autobyte.scheduler.alpha_beta import AlphaBeta
 from autobyte.tuning import WINDOW
-from autobyte.units import KIB
 
 TIMEOUT = timedelta(seconds=30)  # of a collective whose peers died
-BLOCKS = tuple(64 * KIB << power for power in range(9))  # to 16 MiB
 BUCKETS_MIB = (None, 1, 4, 25, 100)  # None: 25 and a first one of 1, as DDP has it when nothing is said
 SETTLING = 6  # steps between two looks at whether AutoByte has planned
-LONGEST_AUDITION = 250  # steps
 
 Step = Callable[[], None]
 SYNCHRONISED = "the stream is waited for after forward and at the end of the step, in all arms"
@@ -98,7 +95,7 @@ def blocks(rank: Rank) -> None:
 
 def _blocks(rank: Rank, ranks: int, group: Any) -> None:
     times = {}
-    for nbytes in rank.spec.get("sizes", BLOCKS):
+    for nbytes in rank.spec["sizes"]:
         block = torch.ones(nbytes // 4, device=rank.device)
         taken = [_block_s(rank, block, group, count) for count in (3, 10, 10, 10)][1:]  # the first warms up
         times[nbytes] = statistics.median(taken)

@@ -35,6 +35,7 @@ from autobyte.testbed import LaunchError, SharedGpu, Testbed, TestbedError  # no
 from autobyte.testbed.gpu import find_gpu  # noqa: E402
 from autobyte.testbed.hosts import PAYLOAD  # noqa: E402
 from autobyte.testbed.validity import measure_links  # noqa: E402
+from autobyte.units import KIB  # noqa: E402
 
 COMMITTED = ROOT / "docs" / "data" / "gpu"
 NO_GPU = 3
@@ -103,19 +104,15 @@ class Run:
         ]
 
     def profiles(self, limit_s: float) -> None:
-        """Profile on the GPU; meanwhile, on cores that are free, measure links and compile what simulates."""
+        """Profile on the GPU, and measure links meanwhile, on cores that are free."""
         models = ["small-cnn", "small-transformer"] if self.rehearse else names()
         dtypes = ["float32"] if self.rehearse else ["float32", "bfloat16"]
         spec = self.spec("profiles") | {"models": models, "dtypes": dtypes, "warmup": 3, "repeats": 10}
-        with (
-            _written(spec) as path,
-            _process(HERE / "profiles.py", str(path)) as profiling,
-            _process(HERE / "compiled.py") as compiling,
-        ):
-            until = time.monotonic() + limit_s
+        until = time.monotonic() + limit_s
+        with _written(spec) as path, _process(HERE / "profiles.py", str(path)) as profiling:
             self.links()
-            _ended(profiling, until - time.monotonic())
-            _ended(compiling, until - time.monotonic())
+            if status := profiling.wait(max(1.0, until - time.monotonic())):
+                raise subprocess.CalledProcessError(status, profiling.args)
 
     def links(self) -> None:
         """Measure what links carry."""
@@ -126,7 +123,8 @@ class Run:
 
     def blocks(self, gbit: float) -> Callable[[float], None]:
         """What blocks cost at a rate."""
-        return lambda limit_s: self.launch("blocks", gbit, limit_s, {})
+        sizes = [(4 if self.rehearse else 64) * KIB << power for power in range(9)]
+        return lambda limit_s: self.launch("blocks", gbit, limit_s, {"sizes": sizes})
 
     def parity(self, limit_s: float) -> None:
         """Two ranks beside DDP."""
@@ -183,7 +181,8 @@ class Run:
         chosen = [section for section in self.sections() if not wanted or section.name in wanted]
         for name in {section.name for section in chosen}:
             (self.out / f"{name}.jsonl").unlink(missing_ok=True)
-        return max(self.attempt(section) for section in chosen)
+        with nullcontext() if self.rehearse else _process(HERE / "compiled.py"):  # on a core that is free
+            return max(self.attempt(section) for section in chosen)
 
     def attempt(self, section: Section) -> int:
         """Run one section, and record how it went; 1 if it failed."""
@@ -222,17 +221,6 @@ def _process(script: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _ended(process: subprocess.Popen[bytes], limit_s: float) -> None:
-    """Wait for a process.
-
-    Raises:
-        SubprocessError: it failed, or was late.
-    """
-    status = process.wait(max(1.0, limit_s))
-    if status:
-        raise subprocess.CalledProcessError(status, process.args)
 
 
 def say(text: str) -> None:
