@@ -168,32 +168,43 @@ def _trained(rank: Rank, name: str, kind: str, way: str) -> list[torch.Tensor]:
 
 
 def steps(rank: Rank) -> None:
-    """Steps of one model: compute alone, DDP at every bucket, AutoByte; all of it twice, but what takes long."""
+    """Steps of one model: compute, DDP at every bucket, AutoByte; compute, DDP's default and its best once more."""
     made = make(rank.spec["model"], rank.device, batch=rank.spec["batch"])
     made, facts = _sized(rank, made)
     ways: dict[str, tuple[Callable[..., Any], Any]] = {"compute": (_plain, None)}
     ways |= {_ddp_name(mib): (_ddp, mib) for mib in BUCKETS_MIB}
-    order = [*ways, "AutoByte", *ways]
     ways["AutoByte"] = (_autobyte, "bytescheduler")
-    if rank.spec["auto"]:
-        ways["AutoByte auto"] = (_autobyte, "auto")
-        order.append("AutoByte auto")
-    cost_s = 0.0
-    for place, name in enumerate(order):
+    ways["AutoByte auto"] = (_autobyte, "auto")
+    order = [name for name in ways if name != "AutoByte auto"]
+    seen: dict[str, float] = {}  # median by arm
+    cost_s, place = 0.0, 0
+    while place < len(order):
+        name = order[place]
         if rank.left_s < max(5.0, 1.5 * cost_s):
             rank.add(**facts, left_out=order[place:], why="no time is left")
             return
         began = time.monotonic()
         rank.say(f"{rank.spec['model']}: {name}")
-        way, argument = ways[name]
-        before = torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0
-        with way(rank, made, argument) as (step, told):
-            measured = _timed(rank, step, warmup=rank.spec["warmup"], count=rank.spec["steps"])
-        del step  # it holds what DDP keeps
-        rank.free()
-        kept = (torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0) - before
-        rank.add(**facts, arm=name, repeat=order[:place].count(name), kept_bytes=kept, **told, **measured)
+        measured = _arm(rank, made, *ways[name])
+        rank.add(**facts, arm=name, repeat=order[:place].count(name), **measured)
+        seen[name] = min(seen.get(name, measured["median_s"]), measured["median_s"])
         cost_s = rank.largest(time.monotonic() - began)
+        place += 1
+        if name == "AutoByte":
+            best = min((_ddp_name(mib) for mib in BUCKETS_MIB), key=seen.__getitem__)
+            order += ["compute", *dict.fromkeys([_ddp_name(None), best])]
+            order += ["AutoByte auto"] if rank.spec["auto"] else []
+
+
+def _arm(rank: Rank, made: Network, way: Callable[..., Any], argument: Any) -> dict[str, Any]:
+    """Steps in one way of training, and what memory of it is not given back (bytes)."""
+    before = torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0
+    with way(rank, made, argument) as (step, told):
+        measured = _timed(rank, step, warmup=rank.spec["warmup"], count=rank.spec["steps"])
+    del step  # it holds what DDP keeps
+    rank.free()
+    after = torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0
+    return told | measured | {"kept_bytes": after - before}
 
 
 def _sized(rank: Rank, made: Network) -> tuple[Network, dict[str, Any]]:
@@ -325,7 +336,7 @@ def main(path: str) -> None:
     rank = Rank(spec)
     rank.largest(0.0)  # the communicator is made here
     rank.say(f"{spec['section']}: {rank.size} ranks are there")
-    SECTIONS[spec["section"]](rank)
+    SECTIONS[spec["section"].split()[0]](rank)
     rank.largest(0.0)  # nobody leaves before the others
 
 

@@ -1,7 +1,7 @@
 """Everything that a GPU must show, in at most eight minutes: profiles, what blocks cost, parity with DDP, steps.
 
 make gpu                                      records go to docs/data/gpu, or the folder that OUT names
-python3 tools/gpu/run.py --sections steps     a part of it
+python3 tools/gpu/run.py --sections "blocks,steps vgg16"    a part of it
 python3 tools/gpu/run.py --rehearse           all of it on CPUs and gloo, with small models, to out/gpu-rehearsal
 
 It needs root, Linux, one NVIDIA GPU with its MPS, PyTorch with NCCL, torchvision and transformers, and what
@@ -50,7 +50,7 @@ class Section:
     """A part that may fail alone.
 
     Args:
-        name: of the section, and of its file of records.
+        name: of the section; its first word is that of its file of records.
         limit_s: after which it is ended.
         run: does it; given the rest of its time (s).
     """
@@ -87,20 +87,20 @@ class Run:
     def sections(self) -> list[Section]:
         """What is done, what is worth most first."""
         if self.rehearse:
-            small = [
-                ("blocks", self.blocks(1.0)),
-                ("parity", self.parity),
-                ("steps", self.steps("small-cnn", 1.0, 8)),
+            return [
+                Section("profiles", 30, self.profiles),
+                Section("blocks 1", 40, self.blocks(1.0)),
+                Section("parity", 40, self.parity),
+                Section("steps small-cnn", 40, self.steps("small-cnn", 1.0, 8, auto=True)),
             ]
-            return [Section("profiles", 30, self.profiles), *(Section(name, 40, run) for name, run in small)]
         return [
             Section("profiles", 100, self.profiles),
-            Section("blocks", 50, self.blocks(5.0)),
-            Section("blocks", 50, self.blocks(10.0)),
+            Section("blocks 5", 50, self.blocks(5.0)),
+            Section("blocks 10", 50, self.blocks(10.0)),
             Section("parity", 60, self.parity),
-            Section("steps", 110, self.steps("vgg16", 10.0, 16, most=64)),
-            Section("steps", 110, self.steps("gpt2", 10.0, 1, most=8)),
-            Section("steps", 200, self.steps("resnet50", 5.0, 16, most=128, auto=True)),
+            Section("steps vgg16", 120, self.steps("vgg16", 10.0, 16, most=64)),
+            Section("steps gpt2", 120, self.steps("gpt2", 10.0, 1, most=8)),
+            Section("steps resnet50", 240, self.steps("resnet50", 5.0, 16, most=128, auto=True)),
         ]
 
     def profiles(self, limit_s: float) -> None:
@@ -124,7 +124,7 @@ class Run:
     def blocks(self, gbit: float) -> Callable[[float], None]:
         """What blocks cost at a rate."""
         sizes = [(4 if self.rehearse else 64) * KIB << power for power in range(9)]
-        return lambda limit_s: self.launch("blocks", gbit, limit_s, {"sizes": sizes})
+        return lambda limit_s: self.launch(f"blocks {gbit:g}", gbit, limit_s, {"sizes": sizes})
 
     def parity(self, limit_s: float) -> None:
         """Two ranks beside DDP."""
@@ -135,9 +135,9 @@ class Run:
         self, model: str, gbit: float, batch: int, *, most: int = 16, auto: bool = False
     ) -> Callable[[float], None]:
         """Steps of a model; `batch` is the first that is tried, `most` the largest."""
-        spec = {"model": model, "batch": batch, "most": most, "auto": auto or self.rehearse, "payload": PAYLOAD}
+        spec = {"model": model, "batch": batch, "most": most, "auto": auto, "payload": PAYLOAD}
         spec |= {"warmup": 2, "steps": 2 if self.rehearse else 5, "audition": 12 if self.rehearse else 240}
-        return lambda limit_s: self.launch("steps", gbit, limit_s, spec)
+        return lambda limit_s: self.launch(f"steps {model}", gbit, limit_s, spec)
 
     def launch(self, section: str, gbit: float, limit_s: float, more: Spec, *, hosts: int | None = None) -> None:
         """Run a section's ranks on shaped links, with an MPS of their own."""
@@ -167,7 +167,7 @@ class Run:
     def spec(self, section: str) -> Spec:
         """What all processes of a section are told."""
         where = {"device": "cpu", "backend": "gloo"} if self.rehearse else {"device": "cuda", "backend": "nccl"}
-        out = str(self.out / f"{section}.jsonl")
+        out = str(self.out / f"{section.split(maxsplit=1)[0]}.jsonl")
         return {"section": section, "out": out, "rehearse": self.rehearse, "driver": self.driver} | where
 
     def add(self, file: str, section: str, **row: Any) -> None:
@@ -177,12 +177,25 @@ class Run:
             out.write(json.dumps({"section": section} | what | row) + "\n")
 
     def go(self, wanted: list[str]) -> int:
-        """Run the sections that are wanted; exit status."""
-        chosen = [section for section in self.sections() if not wanted or section.name in wanted]
-        for name in {section.name for section in chosen}:
-            (self.out / f"{name}.jsonl").unlink(missing_ok=True)
+        """Run the sections that are wanted, by their names or first words; exit status.
+
+        Raises:
+            InputError: there is no such section.
+        """
+        sections = self.sections()
+        if unknown := {*wanted} - {word for one in sections for word in (one.name, one.name.split()[0])}:
+            raise InputError(f"no section '{min(unknown)}'; there are: {', '.join(one.name for one in sections)}")
+        chosen = [one for one in sections if not wanted or {one.name, one.name.split()[0]} & {*wanted}]
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.forget({"links", *(one.name for one in chosen)})
         with nullcontext() if self.rehearse else _process(HERE / "compiled.py"):  # on a core that is free
             return max(self.attempt(section) for section in chosen)
+
+    def forget(self, sections: set[str]) -> None:
+        """Remove records of earlier runs of these sections."""
+        for path in self.out.glob("*.jsonl"):
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            path.write_text("".join(line for line in lines if json.loads(line)["section"] not in sections))
 
     def attempt(self, section: Section) -> int:
         """Run one section, and record how it went; 1 if it failed."""
@@ -233,7 +246,7 @@ def main() -> int:
     """Read the command line, and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rehearse", action="store_true", help="on CPUs and gloo, with small models")
-    parser.add_argument("--sections", default="", help="names with commas between; all by default")
+    parser.add_argument("--sections", default="", help="names or first words of names, with commas between")
     parser.add_argument("--hosts", type=int, default=0, help="ranks, one on each host; 4, in a rehearsal 2")
     parser.add_argument("--limit", type=float, default=470.0, help="of everything (s)")
     said = parser.parse_args()
@@ -242,17 +255,15 @@ def main() -> int:
         if said.rehearse and out.resolve() == COMMITTED:
             raise InputError(f"a rehearsal measures nothing: not into {out}; let OUT name another folder")
         driver = "" if said.rehearse else find_gpu()[1]
+        hosts = said.hosts or (2 if said.rehearse else 4)
+        wanted = [name for name in said.sections.split(",") if name]
+        return Run(out.resolve(), said.rehearse, hosts, said.limit, driver).go(wanted)
     except InputError as error:
         sys.stderr.write(f"gpu: {error}\n")
         return 2
     except TestbedError as error:
         sys.stderr.write(f"gpu: {error}; --rehearse runs all of it on CPUs\n")
         return NO_GPU
-    out.mkdir(parents=True, exist_ok=True)
-    hosts = said.hosts or (2 if said.rehearse else 4)
-    return Run(out.resolve(), said.rehearse, hosts, said.limit, driver).go(
-        said.sections.split(",") if said.sections else []
-    )
 
 
 if __name__ == "__main__":
