@@ -13,12 +13,15 @@
 # make grid   the recorded grids of the testbed, anew, and the simulator beside them: root, about 25 minutes
 # make shaped what docs/benchmarks.md and docs/tuners.md say of training on shaped links; remove a file of docs/data to
 #             measure it anew: root, an idle machine, about three hours
+# make gpu    profiles, blocks, parity and steps on one GPU, by NCCL over shaped links: root, 8 minutes; its own page
+#             is tools/gpu/run.py. Elsewhere it says so, and tools/gpu/run.py --rehearse runs it on CPUs
 # make clean  what these made
 
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 BIN := .venv/bin
 # Half of what packages bring is never imported: what is, is compiled then
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+GPU_PYTHON ?= $(firstword $(wildcard $(BIN)/python) python3)
 DEMO := out/demo
 # The same numbers on every CPU: one thread, kernels of BLAS and NumPy without AVX-512; a last digit makes another search
 SAME := OMP_NUM_THREADS=1
@@ -33,7 +36,7 @@ ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
 MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 
-.PHONY: setup demo test check format bench gap judge weights grid paper claims paper-testbed record shaped clean
+.PHONY: setup demo test check format bench gap judge weights grid paper claims paper-testbed record shaped gpu clean
 
 setup: .venv/setup
 
@@ -110,6 +113,9 @@ shaped: .venv/test
 	done
 	$(BIN)/python tools/live_tuners.py
 	$(BIN)/python tools/shaped_tables.py
+
+gpu:
+	$(GPU_PYTHON) tools/gpu/run.py
 
 paper: .venv/test
 	for script in paper/fig*.py paper/table*.py paper/usbyte*.py paper/claims.py; do \

@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from autobyte.errors import AutoByteError, InputError  # noqa: E402
 from autobyte.models import names  # noqa: E402
-from autobyte.testbed import LaunchError, SharedGpu, Testbed, TestbedError  # noqa: E402
+from autobyte.testbed import SharedGpu, Testbed, TestbedError  # noqa: E402
 from autobyte.testbed.gpu import find_gpu  # noqa: E402
 from autobyte.testbed.hosts import PAYLOAD  # noqa: E402
 from autobyte.testbed.validity import measure_links  # noqa: E402
@@ -207,9 +207,7 @@ class Run:
                 raise TestbedError("no time is left")
             section.run(limit_s)
         except (AutoByteError, OSError, subprocess.SubprocessError) as error:
-            status, why = 1, f"{type(error).__name__}: {error}"
-            if isinstance(error, LaunchError):
-                why += "\n" + "\n".join(f"[{one.rank}] {one.output[-1500:]}" for one in error.finished)
+            status, why = 1, str(error)
         took_s = time.monotonic() - began_s
         self.add("sections", section.name, took_s=round(took_s, 1), failed=bool(status), why=why)
         say(f"{section.name}: {'failed' if status else 'done'} after {took_s:.0f} s {why}".rstrip())

@@ -101,9 +101,9 @@ def steps(rows: Sequence[Row]) -> str:
         best = min((s for arm, s in medians.items() if arm.startswith("DDP")), default=None)
         first, compute = mine[0], medians.get("compute")
         what = f"{model}, batch {first['batch']}, {_gbit(first['rate'])} Gbit/s"
+        ratio = f"{first['wire_s'] / compute:.2f}" if compute else "–"
         for arm, step_s in medians.items():
             speed = f"{best / step_s:.2f}x" if best and arm != "compute" else ""
-            ratio = f"{first['wire_s'] / compute:.2f}" if compute else "–"
             body.append([what, ratio, arm, str(len(taken[arm])), _ms(step_s), speed])
             what = ratio = ""
         body += [[what, "", f"{arm}: {row['why']}", "0", "–", ""] for row in mine for arm in row.get("left_out", [])]
@@ -112,10 +112,7 @@ def steps(rows: Sequence[Row]) -> str:
 
 def sections(rows: Sequence[Row]) -> str:
     """How long sections took, and what failed."""
-    body = [
-        [row["section"], f"{row['took_s']:.0f}", row["why"].partition("\n")[0][:200] if row["failed"] else "done"]
-        for row in rows
-    ]
+    body = [[row["section"], f"{row['took_s']:.0f}", row["why"] if row["failed"] else "done"] for row in rows]
     return _markdown(["section", "took, s", "outcome"], body)
 
 
