@@ -65,6 +65,7 @@ def test_all_of_it_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     files = {file: records(tmp_path, file) for file in ("profiles", "links", "blocks", "parity", "steps", "sections")}
     assert {row["what"] for rows in files.values() for row in rows} == {"rehearsal"}
+    assert {row["ranks_on_card"] for row in [*files["blocks"], *files["links"], *files["steps"]]} == {2}
     assert [row["failed"] for row in files["sections"]] == [False] * 4
     assert [row["model"] for row in files["profiles"] if row["forward_s"] > 0] == ["small-cnn", "small-transformer"]
     assert len(files["blocks"]) == 9 + 1
@@ -87,7 +88,7 @@ def test_ranks_that_hang_cost_no_more_than_their_section(
     (tmp_path / "rank.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
     monkeypatch.setattr(tool, "HERE", tmp_path)
     monkeypatch.setattr(tool, "STALL_S", 1.0)
-    run = tool.Run(tmp_path, rehearse=True, hosts=2, limit_s=60.0)
+    run = tool.Run(tmp_path, rehearse=True, hosts=2, limit_s=60.0, provenance={"what": "rehearsal"})
     assert run.attempt(tool.Section("blocks 1", 30.0, run.blocks(1.0))) == 1
     monkeypatch.setattr(tool, "STALL_S", 60.0)
     assert run.attempt(tool.Section("parity", 30.0, lambda limit_s: run.parity(1.0))) == 1
@@ -99,5 +100,5 @@ def test_ranks_that_hang_cost_no_more_than_their_section(
 def test_records_of_a_section_that_runs_anew_are_replaced(tool: ModuleType, tmp_path: Path) -> None:
     lines = [json.dumps({"section": section}) + "\n" for section in ("steps vgg16", "steps gpt2", "steps vgg16")]
     (tmp_path / "steps.jsonl").write_text("".join(lines))
-    tool.Run(tmp_path, rehearse=True, hosts=2, limit_s=60.0).forget({"steps vgg16"})
+    tool.Run(tmp_path, rehearse=True, hosts=2, limit_s=60.0, provenance={"what": "rehearsal"}).forget({"steps vgg16"})
     assert records(tmp_path, "steps") == [{"section": "steps gpt2"}]

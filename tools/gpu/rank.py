@@ -330,8 +330,8 @@ def main(path: str) -> None:
     spec: dict[str, Any] = json.loads(Path(path).read_text())
     torch.set_num_threads(1)
     exact()
-    if spec["device"] == "cuda":
-        torch.cuda.set_device(0)
+    if spec["backend"] == "nccl":
+        torch.cuda.set_device(spec["device"])
     dist.init_process_group(spec["backend"], timeout=TIMEOUT)
     rank = Rank(spec)
     rank.largest(0.0)  # the communicator is made here

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ class Records:
 
     Args:
         spec: of a section, as `run.py` writes it.
-        ranks: that share the card.
+        ranks: that share the one card.
     """
 
     def __init__(self, spec: dict[str, Any], *, ranks: int) -> None:
         self._out = Path(spec["out"])
-        self._common = {"section": spec["section"], **provenance(spec, ranks)}
+        self._common = {"section": spec["section"], **spec["provenance"], "ranks_on_card": ranks}
 
     def add(self, **row: Any) -> None:
         """Append a record."""
@@ -29,18 +30,19 @@ class Records:
             os.fsync(out.fileno())
 
 
-def provenance(spec: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """Card, driver, versions, and how many ranks share the card."""
-    common = {"torch": torch.__version__, "ranks_on_card": ranks}
-    if spec["rehearse"]:
-        return {"what": "rehearsal", "card": "none: CPUs and gloo"} | common
-    versions = {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
-    return {"what": "measured", "card": torch.cuda.get_device_name(), "driver": spec["driver"]} | versions | common
+def provenance(gpu: tuple[str, str] | None) -> dict[str, str]:
+    """Card, driver and versions of a run on a GPU of this name and driver; of a rehearsal without one."""
+    if gpu is None:
+        return {"what": "rehearsal", "card": "none: CPUs and gloo", "torch": torch.__version__}
+    card, driver = gpu
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    versions = {"cuda": str(torch.version.cuda), "nccl": nccl, "torch": torch.__version__}
+    return {"what": "measured", "card": card, "driver": driver} | versions
 
 
 def say(text: str) -> None:
     """Tell how far it is: whoever started this takes silence for a hang."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stdout.flush()
 
 

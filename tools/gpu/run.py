@@ -27,7 +27,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+from records import Records, provenance, say  # noqa: E402
 
 from autobyte.errors import AutoByteError, InputError  # noqa: E402
 from autobyte.models import names  # noqa: E402
@@ -69,14 +71,14 @@ class Run:
         rehearse: on CPUs, with small models.
         hosts: with a rank on each.
         limit_s: of everything.
-        driver: version of the GPU's.
+        provenance: what stands in every record.
     """
 
     out: Path
     rehearse: bool
     hosts: int
     limit_s: float
-    driver: str = ""
+    provenance: dict[str, str]
     began_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -119,7 +121,7 @@ class Run:
         for gbit in (1.0,) if self.rehearse else (5.0, 10.0):
             with Testbed(self.hosts, rate=gbit * GBIT) as testbed:
                 measured = [link.to_json() for link in measure_links(testbed)]
-            self.add("links", "links", gbit=gbit, ranks=self.hosts, links=measured)
+            self.records("profiles", file="links").add(gbit=gbit, links=measured)
 
     def blocks(self, gbit: float) -> Callable[[float], None]:
         """What blocks cost at a rate."""
@@ -147,7 +149,7 @@ class Run:
         def hear(rank: int, line: str) -> None:
             nonlocal heard_s
             heard_s = time.monotonic()
-            say(f"  [{rank}] {line}")
+            sys.stdout.write(f"  [{rank}] {line}\n")
 
         def listen() -> None:
             if time.monotonic() - heard_s > STALL_S:
@@ -164,17 +166,15 @@ class Run:
         ):
             launch.wait(timeout_s=limit_s, grace_s=3.0, meanwhile=listen)
 
-    def spec(self, section: str) -> Spec:
+    def spec(self, section: str, *, file: str | None = None) -> Spec:
         """What all processes of a section are told."""
-        where = {"device": "cpu", "backend": "gloo"} if self.rehearse else {"device": "cuda", "backend": "nccl"}
-        out = str(self.out / f"{section.split(maxsplit=1)[0]}.jsonl")
-        return {"section": section, "out": out, "rehearse": self.rehearse, "driver": self.driver} | where
+        where = {"device": "cpu", "backend": "gloo"} if self.rehearse else {"device": "cuda:0", "backend": "nccl"}
+        out = str(self.out / f"{file or section.split(maxsplit=1)[0]}.jsonl")
+        return {"section": section, "out": out, "provenance": self.provenance} | where
 
-    def add(self, file: str, section: str, **row: Any) -> None:
-        """Append a record that no rank makes."""
-        what = {"what": "rehearsal"} if self.rehearse else {"what": "measured", "driver": self.driver}
-        with (self.out / f"{file}.jsonl").open("a", encoding="utf-8") as out:
-            out.write(json.dumps({"section": section} | what | row) + "\n")
+    def records(self, section: str, *, file: str) -> Records:
+        """Where this process records something of a section."""
+        return Records(self.spec(section, file=file), ranks=self.hosts)
 
     def go(self, wanted: list[str]) -> int:
         """Run the sections that are wanted, by their names or first words; exit status.
@@ -187,7 +187,7 @@ class Run:
             raise InputError(f"no section '{min(unknown)}'; there are: {', '.join(one.name for one in sections)}")
         chosen = [one for one in sections if not wanted or {one.name, one.name.split()[0]} & {*wanted}]
         self.out.mkdir(parents=True, exist_ok=True)
-        self.forget({"links", *(one.name for one in chosen)})
+        self.forget({one.name for one in chosen})
         with nullcontext() if self.rehearse else _process(HERE / "compiled.py"):  # on a core that is free
             return max(self.attempt(section) for section in chosen)
 
@@ -209,7 +209,7 @@ class Run:
         except (AutoByteError, OSError, subprocess.SubprocessError) as error:
             status, why = 1, str(error)
         took_s = time.monotonic() - began_s
-        self.add("sections", section.name, took_s=round(took_s, 1), failed=bool(status), why=why)
+        self.records(section.name, file="sections").add(took_s=round(took_s, 1), failed=bool(status), why=why)
         say(f"{section.name}: {'failed' if status else 'done'} after {took_s:.0f} s {why}".rstrip())
         return status
 
@@ -234,12 +234,6 @@ def _process(script: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
             process.wait()
 
 
-def say(text: str) -> None:
-    """Show how far it is."""
-    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     """Read the command line, and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -252,10 +246,10 @@ def main() -> int:
     try:
         if said.rehearse and out.resolve() == COMMITTED:
             raise InputError(f"a rehearsal measures nothing: not into {out}; let OUT name another folder")
-        driver = "" if said.rehearse else find_gpu()[1]
+        gpu = None if said.rehearse else find_gpu()
         hosts = said.hosts or (2 if said.rehearse else 4)
         wanted = [name for name in said.sections.split(",") if name]
-        return Run(out.resolve(), said.rehearse, hosts, said.limit, driver).go(wanted)
+        return Run(out.resolve(), said.rehearse, hosts, said.limit, provenance(gpu)).go(wanted)
     except InputError as error:
         sys.stderr.write(f"gpu: {error}\n")
         return 2
