@@ -16,21 +16,23 @@ from records import Records, exact, say
 from autobyte.torch.profile import profile_model
 
 
-def main(path: str) -> None:
-    """Profile every model; one that fails is told, and the next one is tried."""
+def main(path: str) -> int:
+    """Profile every model; one that fails is told, and the next one is tried. How many failed."""
     spec: dict[str, Any] = json.loads(Path(path).read_text())
     exact()
-    records = Records(spec, ranks=1)
+    records, failed = Records(spec, ranks=1), 0
     for dtype in spec["dtypes"]:
         for name in spec["models"]:
             say(f"{name} in {dtype}")
             try:
                 records.add(model=name, dtype=dtype, tf32=False, **measure(name, dtype, spec))
             except Exception as error:  # of foreign code
+                failed += 1
                 records.add(model=name, dtype=dtype, error=f"{type(error).__name__}: {error}"[:500])
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+    return failed
 
 
 def measure(name: str, dtype: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -64,4 +66,4 @@ def measure(name: str, dtype: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1]))

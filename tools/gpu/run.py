@@ -113,8 +113,8 @@ class Run:
         until = time.monotonic() + limit_s
         with _written(spec) as path, _process(HERE / "profiles.py", str(path)) as profiling:
             self.links()
-            if status := profiling.wait(max(1.0, until - time.monotonic())):
-                raise subprocess.CalledProcessError(status, profiling.args)
+            if failed := profiling.wait(max(1.0, until - time.monotonic())):
+                raise TestbedError(f"profiles ended with status {failed}, the number of models that failed")
 
     def links(self) -> None:
         """Measure what links carry."""
