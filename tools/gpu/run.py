@@ -90,10 +90,10 @@ class Run:
         """What is done, what is worth most first."""
         if self.rehearse:
             return [
-                Section("profiles", 30, self.profiles),
-                Section("blocks 1", 40, self.blocks(1.0)),
-                Section("parity", 40, self.parity),
-                Section("steps small-cnn", 40, self.steps("small-cnn", 1.0, 8, auto=True)),
+                Section("profiles", 80, self.profiles),
+                Section("blocks 1", 80, self.blocks(1.0)),
+                Section("parity", 80, self.parity),
+                Section("steps small-cnn", 80, self.steps("small-cnn", 1.0, 8, auto=True)),
             ]
         return [
             Section("profiles", 100, self.profiles),
