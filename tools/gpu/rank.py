@@ -171,11 +171,12 @@ def steps(rank: Rank) -> None:
     """Steps of one model: compute, DDP at every bucket, AutoByte; compute, DDP's default and its best once more."""
     made = make(rank.spec["model"], rank.device, batch=rank.spec["batch"])
     made, facts = _sized(rank, made)
-    ways: dict[str, tuple[Callable[..., Any], Any]] = {"compute": (_plain, None)}
-    ways |= {_ddp_name(mib): (_ddp, mib) for mib in BUCKETS_MIB}
-    ways["AutoByte"] = (_autobyte, "bytescheduler")
-    ways["AutoByte auto"] = (_autobyte, "auto")
-    order = [name for name in ways if name != "AutoByte auto"]
+    ddp = {"DDP default" if mib is None else f"DDP {mib} MiB": (_ddp, mib) for mib in BUCKETS_MIB}
+    ways: dict[str, tuple[Callable[..., Any], Any]] = {"compute": (_plain, None), **ddp}
+    ways |= {"AutoByte": (_autobyte, "bytescheduler"), "AutoByte auto": (_autobyte, "auto")}
+    first, *others = ddp
+    order = ["compute", first, "AutoByte", *others]
+    once = len(order)
     seen: dict[str, float] = {}  # median by arm
     cost_s, place = 0.0, 0
     while place < len(order):
@@ -190,9 +191,8 @@ def steps(rank: Rank) -> None:
         seen[name] = min(seen.get(name, measured["median_s"]), measured["median_s"])
         cost_s = rank.largest(time.monotonic() - began)
         place += 1
-        if name == "AutoByte":
-            best = min((_ddp_name(mib) for mib in BUCKETS_MIB), key=seen.__getitem__)
-            order += ["compute", *dict.fromkeys([_ddp_name(None), best])]
+        if place == once:
+            order += ["compute", *dict.fromkeys([first, min(ddp, key=seen.__getitem__)])]
             order += ["AutoByte auto"] if rank.spec["auto"] else []
 
 
@@ -200,7 +200,8 @@ def _arm(rank: Rank, made: Network, way: Callable[..., Any], argument: Any) -> d
     """Steps in one way of training, and what memory of it is not given back (bytes)."""
     before = torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0
     with way(rank, made, argument) as (step, told):
-        measured = _timed(rank, step, warmup=rank.spec["warmup"], count=rank.spec["steps"])
+        count = rank.spec["steps"] * told.pop("rounds", 1)
+        measured = _timed(rank, step, warmup=rank.spec["warmup"], count=count)
     del step  # it holds what DDP keeps
     rank.free()
     after = torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0
@@ -293,7 +294,7 @@ def _autobyte(rank: Rank, made: Network, policy: str) -> Iterator[tuple[Step, di
             told["config"] = optimizer.training.config.to_json()
             report = optimizer.report()
             told["report"] = report.to_json() if report is not None else None
-            yield step, told
+            yield step, told | {"rounds": 2}  # it settles once, and is measured as long as what is repeated
         finally:
             optimizer.close()
 
@@ -316,10 +317,6 @@ def _settle(rank: Rank, step: Step, optimizer: ab.DistributedOptimizer, *, auto:
     for _ in range(WINDOW):
         step()
     return taken + WINDOW
-
-
-def _ddp_name(mib: int | None) -> str:
-    return "DDP default" if mib is None else f"DDP {mib} MiB"
 
 
 SECTIONS = {"blocks": blocks, "parity": parity, "steps": steps}
