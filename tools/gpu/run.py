@@ -112,8 +112,11 @@ class Run:
         spec = self.spec("profiles") | {"models": models, "dtypes": dtypes, "warmup": 3, "repeats": 10}
         until = time.monotonic() + limit_s
         with _written(spec) as path, _process(HERE / "profiles.py", str(path)) as profiling:
-            self.links()
-            if failed := profiling.wait(max(1.0, until - time.monotonic())):
+            try:
+                self.links()
+            finally:  # a link that cannot be measured costs no profile
+                failed = profiling.wait(max(1.0, until - time.monotonic()))
+            if failed:
                 raise TestbedError(f"profiles ended with status {failed}, the number of models that failed")
 
     def links(self) -> None:
