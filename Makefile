@@ -21,6 +21,7 @@
 # make shaped  the measurements on shaped links in docs/benchmarks.md and docs/tuners.md: root, an idle machine, about three
 #              hours. Remove a file of docs/data to measure it again.
 # make record  what the tests compare with: look at the diff before you commit it
+# make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
 #
 # make clean   remove what these made
 
@@ -28,6 +29,7 @@ PYTHON ?= $(or $(shell command -v python3.11),python3)
 BIN := .venv/bin
 # --no-compile: half of the installed files are never imported; Python compiles the others when it imports them
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+GPU_PYTHON ?= $(firstword $(wildcard $(BIN)/python) python3)
 DEMO := out/demo
 # One thread and no AVX-512, so that numbers are the same on every CPU: a search may depend on the last digit
 SAME := OMP_NUM_THREADS=1
@@ -45,7 +47,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo test check docs format bench gap judge weights grid paper claims paper-testbed record shaped clean
+.PHONY: setup demo test check docs format bench gap judge weights grid paper claims paper-testbed record shaped gpu clean
 
 setup: .venv/setup
 
@@ -129,6 +131,9 @@ shaped: .venv/test
 	done
 	$(BIN)/python tools/live_tuners.py
 	$(BIN)/python tools/shaped_tables.py
+
+gpu:
+	$(GPU_PYTHON) tools/gpu/run.py
 
 paper: .venv/test
 	for script in paper/fig*.py paper/table*.py paper/usbyte*.py paper/claims.py; do \

@@ -75,6 +75,9 @@ def run(
     check: Annotated[
         Check, typer.Option("--check", help="measure links first (3 s), and what to do if one is off by 2 %")
     ] = Check.warn,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="all ranks share this machine's GPU, NCCL over the hosts' links; needs MPS")
+    ] = False,
     timeout: Annotated[
         str, typer.Option("--timeout", help="end all ranks after this time, such as 10min; 0 is never")
     ] = "0",
@@ -90,16 +93,17 @@ def run(
     autobyte testbed run --hosts 4 --rate 1Gbit -- python train.py
     autobyte testbed run --hosts 4 --rate 1Gbit --slow 2:250Mbit --background 100Mbit -- python train.py
     autobyte testbed run --hosts 4 --rate 1Gbit --scenario examples/scenarios/quarter.toml -- python train.py
+    autobyte testbed run --hosts 4 --rate 10Gbit --gpu -- python train.py
     """
     from autobyte.cli.console import print_json, print_line
-    from autobyte.testbed import LaunchError
+    from autobyte.testbed import LaunchError, SharedGpu
     from autobyte.testbed.changes import follow
     from autobyte.testbed.load import MOST_CORES, OtherLoad
     from autobyte.units import parse_seconds
 
     changes, iteration_s = _scenario(scenario), parse_seconds(iteration, what="iteration")
     timeout_s = parse_seconds(timeout, what="timeout") or None
-    with _testbed(hosts, rate, slow, delay, loss) as testbed:
+    with SharedGpu() if gpu else nullcontext() as shared, _testbed(hosts, rate, slow, delay, loss) as testbed:
         links = checked(testbed, check)
         with _background(testbed, background), OtherLoad() as others:
             began_s = time.monotonic()
@@ -107,7 +111,7 @@ def run(
             show = None if json else lambda rank, line: print_line(f"[{rank}] {line}")
             status, said = 0, ""
             try:
-                with testbed.start(command, per_host=per_host, show=show) as launch:
+                with testbed.start(command, per_host=per_host, show=show, gpu=shared) as launch:
                     finished = launch.wait(timeout_s=timeout_s, meanwhile=meanwhile)
             except LaunchError as error:
                 finished, status, said = error.finished, error.status, str(error)

@@ -3,10 +3,12 @@
 namespaces.py   who may make them, whose they are, what a killed run has left
 hosts.py        hosts, the switch between them, the rates of their links
 launch.py       a command on every host, as torchrun would start it
+gpu.py          one GPU that all ranks share: NCCL's settings, and the daemon that it takes
 """
 
+from autobyte.testbed.gpu import SharedGpu
 from autobyte.testbed.hosts import Testbed
 from autobyte.testbed.launch import Finished, Launch, LaunchError
 from autobyte.testbed.namespaces import TestbedError
 
-__all__ = ["Finished", "Launch", "LaunchError", "Testbed", "TestbedError"]
+__all__ = ["Finished", "Launch", "LaunchError", "SharedGpu", "Testbed", "TestbedError"]

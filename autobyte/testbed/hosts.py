@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from autobyte.errors import InputError
+from autobyte.testbed.gpu import SharedGpu
 from autobyte.testbed.launch import PORT, Finished, Launch, Seat, Show
 from autobyte.testbed.namespaces import (
     TestbedError,
@@ -146,6 +147,7 @@ class Testbed:
         env: Mapping[str, str] | None = None,
         port: int = PORT,
         show: Show | None = None,
+        gpu: SharedGpu | None = None,
     ) -> Launch:
         """Start a command on hosts, with torchrun's environment; use what comes back as a context.
 
@@ -156,6 +158,7 @@ class Testbed:
             env: more variables.
             port: that the ranks meet at; a second job on the same hosts needs another.
             show: called with rank and line, from several threads, as lines are written.
+            gpu: that all ranks share; it must outlast the launch.
 
         Raises:
             InputError: no such host or command.
@@ -164,7 +167,11 @@ class Testbed:
         if not chosen or per_host < 1:
             raise InputError(f"at least one host and one rank on it, got {len(chosen)} and {per_host}")
         master = self.address(chosen[0])
-        seats = [Seat(host, partial(self.inside, host)) for host in chosen for _ in range(per_host)]
+        ranks = [host for host in chosen for _ in range(per_host)]
+        seats = [
+            Seat(host, partial(self.inside, host), gpu.environment(rank) if gpu is not None else {})
+            for rank, host in enumerate(ranks)
+        ]
         return Launch(command, seats, master=master, port=port, interface=INTERFACE, env=env, show=show)
 
     def run(

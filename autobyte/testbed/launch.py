@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -55,10 +55,11 @@ class LaunchError(TestbedError):
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a rank runs: on which host, and how a thread gets in there and out again."""
+    """Where a rank runs: on which host, how a thread gets in there and out again, and variables of its own."""
 
     host: int
     inside: Callable[[], AbstractContextManager[None]]
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class Launch:
@@ -106,7 +107,7 @@ class Launch:
         try:
             for rank, seat in enumerate(seats):
                 variables = rank_environment(rank, [seat.host for seat in seats], master, port, interface)
-                self._start(command, rank, seat, variables | dict(env or {}))
+                self._start(command, rank, seat, variables | dict(seat.env) | dict(env or {}))
         except BaseException:
             self.stop()
             raise

@@ -89,9 +89,15 @@ def netlink(name: str) -> Iterator[Any]:
 def clean_up() -> None:
     """Remove namespaces of runs that are gone, with what still runs in them."""
     for name in pyroute2().netns.listnetns():
-        match = re.fullmatch(rf"{PREFIX}-(\d+)-(\d+)-\d+-(?:h\d+|switch)", name)
-        if match is not None and _started(int(match[1])) != int(match[2]):
+        owner, _, part = name.rpartition("-")
+        if re.fullmatch(r"h\d+|switch", part) and is_gone(owner):
             remove(name)
+
+
+def is_gone(owner: str) -> bool:
+    """Whether this is a name of `new_owner`'s, and the process that made it runs no more."""
+    match = re.fullmatch(rf"{PREFIX}-(\d+)-(\d+)-\d+", owner)
+    return match is not None and _started(int(match[1])) != int(match[2])
 
 
 def remove(name: str) -> None:

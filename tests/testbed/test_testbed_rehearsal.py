@@ -1,0 +1,104 @@
+"""`make gpu` without a GPU: what it says, and all of it on CPUs and gloo."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from beds import needs_namespaces
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TOOL = ROOT / "tools" / "gpu"
+
+
+def say(out: Path, *words: str, program: str = "run.py", path: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OUT": str(out), "PATH": path or os.environ["PATH"]}
+    command = [sys.executable, str(TOOL / program), *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
+
+
+def records(out: Path, file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / f"{file}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module; what it puts into the environment goes again."""
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    spec = importlib.util.spec_from_file_location("gpu_run", TOOL / "run.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "gpu_run", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_without_a_gpu_it_ends_with_a_status_of_its_own(tmp_path: Path) -> None:
+    done = say(tmp_path / "out", path=str(tmp_path))
+    line = "gpu: no GPU on this machine: nvidia-smi does not run; --rehearse runs all of it on CPUs\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", line)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rehearsal_is_not_written_where_measurements_are(tmp_path: Path) -> None:
+    committed = ROOT / "docs" / "data" / "gpu"
+    before = sorted(committed.glob("*"))
+    done = say(committed, "--rehearse")
+    assert (done.returncode, done.stderr.startswith("gpu: a rehearsal measures nothing: not into")) == (2, True)
+    assert sorted(committed.glob("*")) == before
+
+
+def test_an_unknown_section_is_named(tmp_path: Path) -> None:
+    done = say(tmp_path, "--rehearse", "--sections", "parity,blok")
+    assert (done.returncode, "no section 'blok'; there are: profiles, blocks 1" in done.stderr) == (2, True)
+
+
+@needs_namespaces
+def test_all_of_it_runs(tmp_path: Path) -> None:
+    done = say(tmp_path, "--rehearse")
+    assert done.returncode == 0, done.stdout + done.stderr
+    files = {file: records(tmp_path, file) for file in ("profiles", "links", "blocks", "parity", "steps", "sections")}
+    assert {row["what"] for rows in files.values() for row in rows} == {"rehearsal"}
+    assert {row["ranks_on_card"] for row in [*files["blocks"], *files["links"], *files["steps"]]} == {2}
+    assert [row["failed"] for row in files["sections"]] == [False] * 4
+    assert [row["model"] for row in files["profiles"] if row["forward_s"] > 0] == ["small-cnn", "small-transformer"]
+    assert len(files["blocks"]) == 9 + 1
+    assert files["blocks"][-1]["s_per_byte"] > 0
+    assert [row["largest_difference"] for row in files["parity"]] == [0.0] * 8  # on two ranks bits are DDP's
+    arms = [row["arm"] for row in files["steps"]]
+    ddp = [arm for arm in dict.fromkeys(arms) if arm.startswith("DDP")]
+    assert ddp == ["DDP default", "DDP 1 MiB", "DDP 4 MiB", "DDP 25 MiB", "DDP 100 MiB"]
+    assert (arms.count("compute"), arms.count("DDP default"), arms[-1]) == (2, 2, "AutoByte auto")
+    page = say(tmp_path, str(tmp_path), program="tables.py").stdout
+    assert page.startswith("what rehearsal, card none: CPUs and gloo, torch")
+    for title in ("Profiles", "Links", "All-reduce", "Parity", "Steps", "Sections"):
+        assert f"## {title}" in page
+
+
+@needs_namespaces
+def test_ranks_that_hang_cost_no_more_than_their_section(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rank.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    monkeypatch.setattr(tool, "HERE", tmp_path)
+    monkeypatch.setattr(tool, "STALL_S", 1.0)
+    run = tool.Run(tmp_path, rehearse=True, hosts=2, limit_s=60.0, provenance={"what": "rehearsal"})
+    assert run.attempt(tool.Section("blocks 1", 30.0, run.blocks(1.0))) == 1
+    monkeypatch.setattr(tool, "STALL_S", 60.0)
+    assert run.attempt(tool.Section("parity", 30.0, lambda limit_s: run.parity(1.0))) == 1
+    stalled, late = records(tmp_path, "sections")
+    assert stalled["why"] == "blocks 1: no rank has said anything for 1 s; ended"
+    assert late["why"] == "after 1 s still running, and ended: rank 0 on host 0, rank 1 on host 1"
+
+
+def test_records_of_a_section_that_runs_anew_are_replaced(tool: ModuleType, tmp_path: Path) -> None:
+    lines = [json.dumps({"section": section}) + "\n" for section in ("steps vgg16", "steps gpt2", "steps vgg16")]
+    (tmp_path / "steps.jsonl").write_text("".join(lines))
+    tool.Run(tmp_path, rehearse=True, hosts=2, limit_s=60.0, provenance={"what": "rehearsal"}).forget({"steps vgg16"})
+    assert records(tmp_path, "steps") == [{"section": "steps gpt2"}]

@@ -1,0 +1,69 @@
+"""Forward and backward time of every layer of the known models on this GPU, alone, in fp32 and then in bf16.
+
+python tools/gpu/profiles.py SPEC.json, as run.py starts it
+"""
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from networks import differences, make
+from records import Records, exact, say
+
+from autobyte.torch.profile import profile_model
+
+
+def main(path: str) -> int:
+    """Profile every model; one that fails is told, and the next one is tried. How many failed."""
+    spec: dict[str, Any] = json.loads(Path(path).read_text())
+    exact()
+    records, failed = Records(spec, ranks=1), 0
+    for dtype in spec["dtypes"]:
+        for name in spec["models"]:
+            say(f"{name} in {dtype}")
+            try:
+                records.add(model=name, dtype=dtype, tf32=False, **measure(name, dtype, spec))
+            except Exception as error:  # of foreign code
+                failed += 1
+                records.add(model=name, dtype=dtype, error=f"{type(error).__name__}: {error}"[:500])
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+    return failed
+
+
+def measure(name: str, dtype: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """One model's profile, with the sums that tables show."""
+    device = torch.device(spec["device"])
+    made = make(name, device)
+    unlike = differences(name, made.model)
+    if dtype != "float32":
+        made.model.to(getattr(torch, dtype))
+    inputs = made.inputs
+    if isinstance(inputs, tuple):
+        inputs = tuple(t.to(getattr(torch, dtype)) if t.is_floating_point() else t for t in inputs)
+    profile = profile_model(
+        made.model,
+        inputs,
+        loss=made.loss,
+        device=str(device),
+        warmup=spec["warmup"],
+        repeats=spec["repeats"],
+        name=name,
+    )
+    model = profile.model()
+    return {
+        "batch": model.batch_size,
+        "forward_s": float(model.forward_s.sum()),
+        "backward_s": float(model.backward_s.sum()),
+        "spread": profile.provenance["spread"],
+        "unlike_the_table": unlike[:6],
+        "profile": profile.model_dump(by_alias=True),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

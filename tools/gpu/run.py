@@ -1,0 +1,265 @@
+"""Everything that a GPU must show, in at most eight minutes: profiles, what blocks cost, parity with DDP, steps.
+
+make gpu                                      records go to docs/data/gpu, or the folder that OUT names
+python3 tools/gpu/run.py --sections "blocks,steps vgg16"    a part of it
+python3 tools/gpu/run.py --rehearse           all of it on CPUs and gloo, with small models, to out/gpu-rehearsal
+
+It needs root, Linux, one NVIDIA GPU with its MPS, PyTorch with NCCL, torchvision and transformers, and what
+`pip install 'autobyte[testbed]'` brings. Four ranks share the card; their links are shaped. Each section has a time
+limit, and each record is in its file as soon as it is known: what hangs or fails costs nobody else's results.
+Exit status: 0, 1 if a section failed, 2 if something asked for cannot be, 3 where there is no GPU.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+from records import Records, provenance, say  # noqa: E402
+
+from autobyte.errors import AutoByteError, InputError  # noqa: E402
+from autobyte.models import names  # noqa: E402
+from autobyte.testbed import SharedGpu, Testbed, TestbedError  # noqa: E402
+from autobyte.testbed.gpu import find_gpu  # noqa: E402
+from autobyte.testbed.hosts import PAYLOAD  # noqa: E402
+from autobyte.testbed.validity import measure_links  # noqa: E402
+from autobyte.units import KIB  # noqa: E402
+
+COMMITTED = ROOT / "docs" / "data" / "gpu"
+NO_GPU = 3
+STALL_S = 60.0  # without a word from any rank, it hangs
+GBIT = 1.25e8  # bytes/s
+
+Spec = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part that may fail alone.
+
+    Args:
+        name: of the section; its first word is that of its file of records.
+        limit_s: after which it is ended.
+        run: does it; given the rest of its time (s).
+    """
+
+    name: str
+    limit_s: float
+    run: Callable[[float], None]
+
+
+@dataclass
+class Run:
+    """One go at all sections.
+
+    Args:
+        out: folder of the records.
+        rehearse: on CPUs, with small models.
+        hosts: with a rank on each.
+        limit_s: of everything.
+        provenance: what stands in every record.
+    """
+
+    out: Path
+    rehearse: bool
+    hosts: int
+    limit_s: float
+    provenance: dict[str, str]
+    began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        """Time that is left of the limit."""
+        return self.began_s + self.limit_s - time.monotonic()
+
+    def sections(self) -> list[Section]:
+        """What is done, what is worth most first."""
+        if self.rehearse:
+            return [
+                Section("profiles", 80, self.profiles),
+                Section("blocks 1", 80, self.blocks(1.0)),
+                Section("parity", 80, self.parity),
+                Section("steps small-cnn", 80, self.steps("small-cnn", 1.0, 8, auto=True)),
+            ]
+        return [
+            Section("profiles", 100, self.profiles),
+            Section("blocks 5", 50, self.blocks(5.0)),
+            Section("blocks 10", 50, self.blocks(10.0)),
+            Section("parity", 60, self.parity),
+            Section("steps vgg16", 120, self.steps("vgg16", 10.0, 16, most=64)),
+            Section("steps gpt2", 120, self.steps("gpt2", 10.0, 1, most=8)),
+            Section("steps resnet50", 240, self.steps("resnet50", 5.0, 16, most=128, auto=True)),
+        ]
+
+    def profiles(self, limit_s: float) -> None:
+        """Profile on the GPU, and measure links meanwhile, on cores that are free."""
+        models = ["small-cnn", "small-transformer"] if self.rehearse else names()
+        dtypes = ["float32"] if self.rehearse else ["float32", "bfloat16"]
+        spec = self.spec("profiles") | {"models": models, "dtypes": dtypes, "warmup": 3, "repeats": 10}
+        until = time.monotonic() + limit_s
+        with _written(spec) as path, _process(HERE / "profiles.py", str(path)) as profiling:
+            try:
+                self.links()
+            finally:  # a link that cannot be measured costs no profile
+                failed = profiling.wait(max(1.0, until - time.monotonic()))
+            if failed:
+                raise TestbedError(f"profiles ended with status {failed}, the number of models that failed")
+
+    def links(self) -> None:
+        """Measure what links carry."""
+        for gbit in (1.0,) if self.rehearse else (5.0, 10.0):
+            with Testbed(self.hosts, rate=gbit * GBIT) as testbed:
+                measured = [link.to_json() for link in measure_links(testbed)]
+            self.records("profiles", file="links").add(gbit=gbit, links=measured)
+
+    def blocks(self, gbit: float) -> Callable[[float], None]:
+        """What blocks cost at a rate."""
+        sizes = [(4 if self.rehearse else 64) * KIB << power for power in range(9)]
+        return lambda limit_s: self.launch(f"blocks {gbit:g}", gbit, limit_s, {"sizes": sizes})
+
+    def parity(self, limit_s: float) -> None:
+        """Two ranks beside DDP."""
+        spec = {"steps": 5 if self.rehearse else 20}
+        self.launch("parity", 1.0 if self.rehearse else 10.0, limit_s, spec, hosts=2)
+
+    def steps(
+        self, model: str, gbit: float, batch: int, *, most: int = 16, auto: bool = False
+    ) -> Callable[[float], None]:
+        """Steps of a model; `batch` is the first that is tried, `most` the largest."""
+        spec = {"model": model, "batch": batch, "most": most, "auto": auto, "payload": PAYLOAD}
+        spec |= {"warmup": 2, "steps": 2 if self.rehearse else 5, "audition": 12 if self.rehearse else 240}
+        return lambda limit_s: self.launch(f"steps {model}", gbit, limit_s, spec)
+
+    def launch(self, section: str, gbit: float, limit_s: float, more: Spec, *, hosts: int | None = None) -> None:
+        """Run a section's ranks on shaped links, with an MPS of their own."""
+        spec = self.spec(section) | more | {"rate": gbit * GBIT, "until": time.time() + limit_s - 5}
+        heard_s = time.monotonic()
+
+        def hear(rank: int, line: str) -> None:
+            nonlocal heard_s
+            heard_s = time.monotonic()
+            sys.stdout.write(f"  [{rank}] {line}\n")
+
+        def listen() -> None:
+            if time.monotonic() - heard_s > STALL_S:
+                raise TestbedError(f"{section}: no rank has said anything for {STALL_S:g} s; ended")
+
+        shared = nullcontext() if self.rehearse else SharedGpu()
+        command = [sys.executable, str(HERE / "rank.py")]
+        env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if section == "parity" else {}
+        with (
+            _written(spec) as path,
+            shared as gpu,
+            Testbed(hosts or self.hosts, rate=gbit * GBIT) as testbed,
+            testbed.start([*command, str(path)], env=env, show=hear, gpu=gpu) as launch,
+        ):
+            launch.wait(timeout_s=limit_s, grace_s=3.0, meanwhile=listen)
+
+    def spec(self, section: str, *, file: str | None = None) -> Spec:
+        """What all processes of a section are told."""
+        where = {"device": "cpu", "backend": "gloo"} if self.rehearse else {"device": "cuda:0", "backend": "nccl"}
+        out = str(self.out / f"{file or section.split(maxsplit=1)[0]}.jsonl")
+        return {"section": section, "out": out, "provenance": self.provenance} | where
+
+    def records(self, section: str, *, file: str) -> Records:
+        """Where this process records something of a section."""
+        return Records(self.spec(section, file=file), ranks=self.hosts)
+
+    def go(self, wanted: list[str]) -> int:
+        """Run the sections that are wanted, by their names or first words; exit status.
+
+        Raises:
+            InputError: there is no such section.
+        """
+        sections = self.sections()
+        if unknown := {*wanted} - {word for one in sections for word in (one.name, one.name.split()[0])}:
+            raise InputError(f"no section '{min(unknown)}'; there are: {', '.join(one.name for one in sections)}")
+        chosen = [one for one in sections if not wanted or {one.name, one.name.split()[0]} & {*wanted}]
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.forget({one.name for one in chosen})
+        with nullcontext() if self.rehearse else _process(HERE / "compiled.py"):  # on a core that is free
+            return max(self.attempt(section) for section in chosen)
+
+    def forget(self, sections: set[str]) -> None:
+        """Remove records of earlier runs of these sections."""
+        for path in self.out.glob("*.jsonl"):
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            path.write_text("".join(line for line in lines if json.loads(line)["section"] not in sections))
+
+    def attempt(self, section: Section) -> int:
+        """Run one section, and record how it went; 1 if it failed."""
+        limit_s = min(section.limit_s, self.left_s)
+        began_s, status, why = time.monotonic(), 0, ""
+        say(f"{section.name}: at most {limit_s:.0f} s of {self.left_s:.0f} s")
+        try:
+            if limit_s < 10:
+                raise TestbedError("no time is left")
+            section.run(limit_s)
+        except (AutoByteError, OSError, subprocess.SubprocessError) as error:
+            status, why = 1, str(error)
+        took_s = time.monotonic() - began_s
+        self.records(section.name, file="sections").add(took_s=round(took_s, 1), failed=bool(status), why=why)
+        say(f"{section.name}: {'failed' if status else 'done'} after {took_s:.0f} s {why}".rstrip())
+        return status
+
+
+@contextmanager
+def _written(spec: Spec) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "spec.json"
+        path.write_text(json.dumps(spec))
+        yield path
+
+
+@contextmanager
+def _process(script: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A script that runs beside this one; at the end of the block it is gone, with all that it started."""
+    process = subprocess.Popen([sys.executable, str(script), *arguments], start_new_session=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def main() -> int:
+    """Read the command line, and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rehearse", action="store_true", help="on CPUs and gloo, with small models")
+    parser.add_argument("--sections", default="", help="names or first words of names, with commas between")
+    parser.add_argument("--hosts", type=int, default=0, help="ranks, one on each host; 4, in a rehearsal 2")
+    parser.add_argument("--limit", type=float, default=470.0, help="of everything (s)")
+    said = parser.parse_args()
+    out = Path(os.environ.get("OUT") or (ROOT / "out" / "gpu-rehearsal" if said.rehearse else COMMITTED))
+    try:
+        if said.rehearse and out.resolve() == COMMITTED:
+            raise InputError(f"a rehearsal measures nothing: not into {out}; let OUT name another folder")
+        gpu = None if said.rehearse else find_gpu()
+        hosts = said.hosts or (2 if said.rehearse else 4)
+        wanted = [name for name in said.sections.split(",") if name]
+        return Run(out.resolve(), said.rehearse, hosts, said.limit, provenance(gpu)).go(wanted)
+    except InputError as error:
+        sys.stderr.write(f"gpu: {error}\n")
+        return 2
+    except TestbedError as error:
+        sys.stderr.write(f"gpu: {error}; --rehearse runs all of it on CPUs\n")
+        return NO_GPU
+
+
+if __name__ == "__main__":
+    sys.exit(main())
