@@ -14,6 +14,7 @@ A module imports only from floors below its own; `make check` enforces it.
     1  features  models          what a network is told of a job | layer tables of known networks, profiles
     0  results  scenario  trace  what was measured
        bound  job  config        what is trained, and how
+       internals                 what is used of PyTorch's that it does not promise to keep
 
 The core is `autobyte/scheduler/core.py`: it decides, and knows no tensor, clock, thread or socket. The same core runs
 in the simulator and on real engines.

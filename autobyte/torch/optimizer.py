@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import logging
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,22 +14,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.amp import GradScaler
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
+from autobyte.internals import is_compiled, is_unscaling, see_hooks
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
 from autobyte.torch.exchange.exchange import Exchange
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, broadcast_state, is_off
 from autobyte.torch.exchange.verify import Verification
-from autobyte.torch.model.layers import CalledLayer, find_layers, is_compiled
+from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.model.times import LayerTimes
-from autobyte.torch.model.updates import Updates, can_cross_steps, drop, see_hooks, zero
+from autobyte.torch.model.updates import Updates, can_cross_steps, drop, zero
 from autobyte.torch.tuning.advice import DRIFT, Adviser
 from autobyte.torch.tuning.online import Online
 from autobyte.torch.tuning.recording import Recording
@@ -183,7 +182,7 @@ class DistributedOptimizer(Optimizer, Joinable):
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The user's own groups: schedulers change them in place."""
-        if sys._getframe(1).f_code is GradScaler._unscale_grads_.__code__:
+        if is_unscaling():
             self.synchronize()  # else averages that arrive later would have the scale still in them
         return self._optimizer.param_groups
 

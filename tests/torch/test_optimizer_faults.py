@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from ranks import Ranks
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.config import Config
+from autobyte.internals import default_store
 from autobyte.testing import Faults, FaultyEngine
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.training import ENGINES as ENGINES_OF_TRAINING
@@ -235,7 +235,7 @@ def test_ranks_of_a_group_are_named_as_torchrun_numbers_them() -> None:
 
 def _grouped(rank: int, engine: str) -> str:
     """Ranks 1 and 2 train, 0 has the store; 2 is lost."""
-    group, store = dist.new_group([1, 2]), _get_default_store()
+    group, store = dist.new_group([1, 2]), default_store()
     if rank == 0:
         store.wait(["over"], timedelta(seconds=25))
         return "was there"

@@ -9,9 +9,10 @@ from datetime import timedelta
 
 import psutil
 from torch.distributed import DistStoreError
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore
 
 from autobyte.errors import InputError
+from autobyte.internals import default_store
 from autobyte.scheduler.engines.frames import HELLO, Connection
 from autobyte.torch.exchange.control import CommunicationError
 
@@ -32,7 +33,7 @@ def connect(
     Returns:
         connections by (peer, the peer's role); a rank that is both has two with each of its like.
     """
-    store = PrefixStore(f"autobyte/{name}", _get_default_store())
+    store = PrefixStore(f"autobyte/{name}", default_store())
     made: dict[tuple[int, str], Connection] = {}
     listener = None
     try:

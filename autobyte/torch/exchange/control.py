@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from autobyte.errors import AutoByteError
-from autobyte.scheduler.engines.allreduce import abandoned, own_gloo
+from autobyte.internals import own_gloo
+from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.torch.exchange.rollcall import LONG_S, POLL_S, RollCall
 
 

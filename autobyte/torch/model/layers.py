@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from autobyte.errors import InputError
+from autobyte.internals import is_compiled
 from autobyte.torch.model.step import Step
 
 
@@ -52,12 +53,6 @@ def watch_calls(model: nn.Module) -> Iterator[dict[nn.Module, None]]:
                 raise InputError(f"module '{which}' is compiled: no hooks; profile it uncompiled")
             hooks.callback(module.register_forward_pre_hook(called).remove)
         yield calls
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Whether it is made by `torch.compile`, `Module.compile` or TorchScript."""
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
 
 
 def discover(step: Step) -> list[CalledLayer]:

@@ -19,9 +19,10 @@ import torch
 import torch.distributed as dist
 
 from autobyte.errors import InputError, unknown
+from autobyte.internals import own_gloo
 from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Segment
-from autobyte.scheduler.engines.allreduce import AllReduce, own_gloo
+from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.server import ParameterServer

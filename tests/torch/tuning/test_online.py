@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import FileError, InputError
+from autobyte.internals import default_store
 from autobyte.job import Model
 from autobyte.models.profile import Profile
 from autobyte.nets.dataset import measured
@@ -395,7 +396,7 @@ def test_the_timeout_of_the_users_store_stays() -> None:
 
 
 def _keeps_timeout(rank: int) -> None:
-    store = dist.distributed_c10d._get_default_store()
+    store = default_store()
     before = store.timeout
     optimizer = ab.DistributedOptimizer(adam(model := make_model()), model, engine="ps", timeout=timedelta(seconds=7))
     assert store.timeout == before
