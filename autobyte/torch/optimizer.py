@@ -5,7 +5,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import Updates, can_cross_steps, drop, zero
+from autobyte.torch.off import Off
 from autobyte.torch.tuning.advice import DRIFT, Adviser
 from autobyte.torch.tuning.online import Online
 from autobyte.torch.tuning.recording import Recording
@@ -119,20 +120,16 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
-        self._synchronized = self._joining = False
-        self._online: Online | None = None
-        self._last_report: Report | None = None  # of a training that is over
-        self._handles: list[RemovableHandle] = []
-        self.training: Training | None = None
+        self._mode: On | Off = Off(optimizer, self._tell_joined, None)
         if is_off(process_group, enabled=enabled):
             return
-        self._drift = drift
         for other in _alive:
             if other.training is not None and other.training.has_any_of(optimizer):
                 raise InputError("parameters of this optimizer are wrapped already: close() that wrapper first")
         size = dist.get_world_size(process_group)
         begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine == "ps", space=space)
-        self.training = Training(
+        connect = partial(
+            Training,
             optimizer,
             model,
             config=config or begin,
@@ -143,41 +140,28 @@ class DistributedOptimizer(Optimizer, Joinable):
             timeout=timeout,
             order=order,
             servers=servers,
-            before=self._on_backward,
             average=getattr(model, "autobyte_average", True),
         )
-        self._default = self.training.config
-        self._record = record
-        self._search = None
-        try:
-            self.training.control.agree("policy= or tuner=", f"policy {policy}; tuner {tuner}")
-            if tuner is not None or policy == AUTO:
-                self._search = Search(self.training, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
-                self._search.resume()
-        except BaseException:
-            self.training.close()  # else its hooks would stay with the model
-            self.training = None
-            raise
+        search = partial(Search, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
+        self._mode = On(
+            optimizer,
+            model,
+            connect=connect,
+            chooser=f"policy {policy}; tuner {tuner}",
+            search=search if tuner is not None or policy == AUTO else None,
+            tell_joined=self._tell_joined,
+            group=process_group,
+            drift=drift,
+            record=record,
+            cross_step=cross_step,
+            verify_steps=verify_steps,
+        )
         _alive.add(self)
-        self._verification = Verification(self.training, verify_steps)
-        self._updates = Updates(optimizer, self.training.exchange)
-        self._cross = cross_step and self._may_cross()
-        self._calls: dict[nn.Module, None] = {model: None}
-        self._has_called: set[bool] = set()  # the model itself (True), and parts of it
-        compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again
-        if not compiled:
-            see_hooks()  # somebody may have compiled it, and hand in what is inside
-        self._watch = [] if compiled else [m.register_forward_pre_hook(self._called) for m in model.modules()]
-        self.training.exchange.on_begin = self._tell_joined
-        for module in model.modules():  # whose state is read or written: nothing may be due
-            self._handles += [
-                module.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
-                module.register_load_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
-            ]
-        self._handles += [  # whoever kept the optimizer itself may read and write its state, too
-            optimizer.register_state_dict_pre_hook(lambda *_: self.flush()),
-            optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush()),
-        ]
+
+    @property
+    def training(self) -> Training | None:
+        """The model's communication; None where AutoByte is off, and after `close()`."""
+        return self._mode.training
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -202,90 +186,35 @@ class DistributedOptimizer(Optimizer, Joinable):
         Args:
             closure: evaluates the model again and returns the loss; its gradients are averaged each time.
         """
-        if self.training is None:
-            self._tell_joined()
-            return self._optimizer.step(closure)
-        exchange = self.training.exchange
-        self.training.check_groups(self._optimizer)
-        self._updates.settle()  # of a step before without a forward and backward pass since
-        if closure is not None:
-            exchange.announced()  # nobody switches between two evaluations
-            return self._optimizer.step(self._averaged(closure, exchange))
-        crossing = self._updates.ready and can_cross_steps(self._optimizer)
-        if crossing and not self._synchronized and not self._verification.active:
-            exchange.close()
-            self._updates.plan()
-        else:
-            self.synchronize()
-            self._optimizer.step()
-        exchange.taken = True
-        self._synchronized = False
-        if self._online is not None and not (self._joining and exchange.joined):
-            self._online.after_step()
-        return None
+        return self._mode.step(closure)
 
     def synchronize(self) -> None:
         """Wait for all averages: to clip gradients, to unscale them, or to look at them before `step()`."""
-        self._synchronize()
-
-    def _synchronize(self, *, given_up: bool = False, joined: bool = False) -> None:
-        if self.training is None or self._synchronized:
-            return
-        exchange = self.training.exchange
-        self._updates.settle()
-        exchange.close(given_up=given_up, joined=joined)
-        exchange.wait()
-        self._verification.check()
-        self._synchronized = True
-        if self._watch and self._has_called and exchange.learned:
-            self._find_layers()
+        self._mode.synchronize()
 
     def flush(self) -> None:
         """Take every update that is due: afterwards parameters are what `step()` made of them. Not collective."""
-        if self.training is not None:
-            self._updates.settle()
+        self._mode.flush()
 
     def broadcast_buffers(self) -> None:
         """Send rank 0's buffers, such as batch norm's statistics, to all ranks. Collective."""
-        if self.training is not None:
-            self.flush()
-            broadcast_state(self._model, self._group, buffers_only=True)
+        self._mode.broadcast_buffers()
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes within the block accumulate, and send nothing."""
-        return nullcontext() if self.training is None else self.training.exchange.no_sync()
+        return self._mode.no_sync()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients; those in transit once they are used."""
-        if self.training is None:
-            self._optimizer.zero_grad(set_to_none)
-            return
-        clear = drop if set_to_none else zero
-        if self.training.exchange.open:  # a backward pass whose step is given up
-            self._synchronize(given_up=True)
-        self.training.exchange.forget()
-        in_transit = self._updates.clear_later(clear)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter not in in_transit:
-                    clear(parameter)
+        self._mode.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, when all updates are taken, and the config and plan in force."""
-        self.flush()
-        state = self._optimizer.state_dict()
-        if self.training is not None:
-            state["autobyte"] = self.training.to_json()
-        return state
+        return self._mode.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, here or without AutoByte; a config of another job is left aside."""
-        self.flush()
-        self._optimizer.load_state_dict(state_dict)
-        if self.training is None or "autobyte" not in state_dict:
-            return
-        if self.training.resume(state_dict["autobyte"]) and self._online is not None:
-            self._online.restart()
+        self._mode.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Not once the optimizer is wrapped: the gradients that travel are agreed upon by then.
@@ -293,9 +222,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         Raises:
             InputError: always, unless AutoByte is off.
         """
-        if self.training is not None:
-            raise InputError("add parameter groups before DistributedOptimizer is made")
-        self._optimizer.add_param_group(param_group)
+        self._mode.add_param_group(param_group)
 
     def reconfigure(self, config: Config) -> None:
         """Use a config from the next step on. Collective: all ranks call it between the same two steps.
@@ -304,46 +231,18 @@ class DistributedOptimizer(Optimizer, Joinable):
             InputError: the config's policy, or a knob of it, is unknown.
             CommunicationError: ranks differ in the config.
         """
-        if self.training is None:
-            return
-        self.training.control.agree("a config", str(config))
-        if self._online is not None:
-            self._online.use(config)
-        else:
-            self.training.replan(self.training.job, config, None)
+        self._mode.reconfigure(config)
 
     def report(self) -> Report | None:
         """What was tried, won and spent; None where AutoByte is off."""
-        if self.training is None:
-            return self._last_report
-        adviser = self._online.adviser if self._online is not None else None
-        tuner = self._search.tuner if self._search is not None else None
-        return report_on(self.training, adviser, tuner=tuner, default=self._default)
+        return self._mode.report()
 
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""
-        if self.training is None:
-            return
         try:
-            self.flush()
+            self._mode.close()
         finally:
-            self._last_report = self.report()
-            for handle in (*self._watch, *self._handles):
-                handle.remove()
-            self._updates.remove()
-            try:
-                self._part()
-            finally:
-                self.training = None
-
-    def _part(self) -> None:
-        """Let go of the tuner, of threads and sockets."""
-        assert self.training is not None
-        try:
-            if self._online is not None and self._online.adviser is not None:
-                self._online.adviser.part()
-        finally:
-            self.training.close()
+            self._mode = Off(self._optimizer, self._tell_joined, self._mode.last_report)
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """What a rank does whose inputs have ended, within torch's `Join([optimizer])`.
@@ -373,6 +272,202 @@ class DistributedOptimizer(Optimizer, Joinable):
         """What torch keeps on every optimizer, from the user's own."""
         return getattr(self.__dict__["_optimizer"], name)
 
+    def _accompany(self) -> None:
+        self._mode.accompany()
+
+    def _tell_joined(self) -> bool:
+        """A step begins: ranks whose inputs have ended hear of it; whether there can be any."""
+        return Join.notify_join_context(self) is not None
+
+
+class On:
+    """Gradients travel, and layers are updated when they are called.
+
+    Args:
+        optimizer, model: the user's.
+        connect: makes the training; it is told what to call at every gradient.
+        chooser: what chooses the config, in words that must be the same on all ranks.
+        search: makes what searches for a config, if anything does.
+        tell_joined: tells ranks whose inputs have ended that a step begins; whether there can be any.
+        group: the ranks; None is all.
+        drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        *,
+        connect: Callable[..., Training],
+        chooser: str,
+        search: Callable[[Training], Search] | None,
+        tell_joined: Callable[[], bool],
+        group: dist.ProcessGroup | None,
+        drift: float,
+        record: Path | str | None,
+        cross_step: bool,
+        verify_steps: int,
+    ) -> None:
+        self._optimizer = optimizer
+        self._model = model
+        self._group = group
+        self._synchronized = self._joining = False
+        self._notify = tell_joined
+        self._online: Online | None = None
+        self.last_report: Report | None = None  # when it is closed
+        self._handles: list[RemovableHandle] = []
+        self._drift = drift
+        self.training = connect(before=self._on_backward)
+        self._default = self.training.config
+        self._record = record
+        self._search = None
+        try:
+            self.training.control.agree("policy= or tuner=", chooser)
+            if search is not None:
+                self._search = search(self.training)
+                self._search.resume()
+        except BaseException:
+            self.training.close()  # else its hooks would stay with the model
+            raise
+        self._verification = Verification(self.training, verify_steps)
+        self._updates = Updates(optimizer, self.training.exchange)
+        self._cross = cross_step and self._may_cross()
+        self._calls: dict[nn.Module, None] = {model: None}
+        self._has_called: set[bool] = set()  # the model itself (True), and parts of it
+        compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again
+        if not compiled:
+            see_hooks()  # somebody may have compiled it, and hand in what is inside
+        self._watch = [] if compiled else [m.register_forward_pre_hook(self._called) for m in model.modules()]
+        self.training.exchange.on_begin = self._tell_joined
+        for module in model.modules():  # whose state is read or written: nothing may be due
+            self._handles += [
+                module.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
+                module.register_load_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
+            ]
+        self._handles += [  # whoever kept the optimizer itself may read and write its state, too
+            optimizer.register_state_dict_pre_hook(lambda *_: self.flush()),
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush()),
+        ]
+
+    def step(self, closure: Callable[[], Any] | None) -> Any:
+        """Update the parameters."""
+        exchange = self.training.exchange
+        self.training.check_groups(self._optimizer)
+        self._updates.settle()  # of a step before without a forward and backward pass since
+        if closure is not None:
+            exchange.announced()  # nobody switches between two evaluations
+            return self._optimizer.step(self._averaged(closure, exchange))
+        crossing = self._updates.ready and can_cross_steps(self._optimizer)
+        if crossing and not self._synchronized and not self._verification.active:
+            exchange.close()
+            self._updates.plan()
+        else:
+            self.synchronize()
+            self._optimizer.step()
+        exchange.taken = True
+        self._synchronized = False
+        if self._online is not None and not (self._joining and exchange.joined):
+            self._online.after_step()
+        return None
+
+    def synchronize(self) -> None:
+        """Wait for all averages."""
+        self._synchronize()
+
+    def _synchronize(self, *, given_up: bool = False, joined: bool = False) -> None:
+        if self._synchronized:
+            return
+        exchange = self.training.exchange
+        self._updates.settle()
+        exchange.close(given_up=given_up, joined=joined)
+        exchange.wait()
+        self._verification.check()
+        self._synchronized = True
+        if self._watch and self._has_called and exchange.learned:
+            self._find_layers()
+
+    def flush(self) -> None:
+        """Take every update that is due."""
+        self._updates.settle()
+
+    def broadcast_buffers(self) -> None:
+        """Send rank 0's buffers to all ranks. Collective."""
+        self.flush()
+        broadcast_state(self._model, self._group, buffers_only=True)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Backward passes within the block accumulate, and send nothing."""
+        return self.training.exchange.no_sync()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear gradients; those in transit once they are used."""
+        clear = drop if set_to_none else zero
+        if self.training.exchange.open:  # a backward pass whose step is given up
+            self._synchronize(given_up=True)
+        self.training.exchange.forget()
+        in_transit = self._updates.clear_later(clear)
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter not in in_transit:
+                    clear(parameter)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, when all updates are taken, and the config and plan in force."""
+        self.flush()
+        state = self._optimizer.state_dict()
+        state["autobyte"] = self.training.to_json()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave; a config of another job is left aside."""
+        self.flush()
+        self._optimizer.load_state_dict(state_dict)
+        if "autobyte" not in state_dict:
+            return
+        if self.training.resume(state_dict["autobyte"]) and self._online is not None:
+            self._online.restart()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse it: the gradients that travel are agreed upon.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError("add parameter groups before DistributedOptimizer is made")
+
+    def reconfigure(self, config: Config) -> None:
+        """Use a config from the next step on. Collective."""
+        self.training.control.agree("a config", str(config))
+        if self._online is not None:
+            self._online.use(config)
+        else:
+            self.training.replan(self.training.job, config, None)
+
+    def report(self) -> Report:
+        """What was tried, won and spent."""
+        adviser = self._online.adviser if self._online is not None else None
+        tuner = self._search.tuner if self._search is not None else None
+        return report_on(self.training, adviser, tuner=tuner, default=self._default)
+
+    def close(self) -> None:
+        """Take the last updates, and let go of hooks, threads and sockets."""
+        try:
+            self.flush()
+        finally:
+            self.last_report = self.report()
+            for handle in (*self._watch, *self._handles):
+                handle.remove()
+            self._updates.remove()
+            self.part()
+
+    def part(self) -> None:
+        """Let go of the tuner, of threads and sockets."""
+        try:
+            if self._online is not None and self._online.adviser is not None:
+                self._online.adviser.part()
+        finally:
+            self.training.close()
+
     def _may_cross(self) -> bool:
         """Whether layers can be updated one by one; says so if not."""
         why = None
@@ -390,7 +485,6 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     def _find_layers(self) -> None:
         """After the first step: which modules are called, in which order, and whose parameters they need."""
-        assert self.training is not None
         for hook in self._watch:
             hook.remove()
         self._watch = []
@@ -409,15 +503,14 @@ class DistributedOptimizer(Optimizer, Joinable):
             log.warning("ranks call their layers in different orders: nothing is planned or tuned")
 
     def _recording(self) -> Recording | None:
-        if self._record is None or self.training is None:
+        if self._record is None:
             return None
         chosen = self._search.tuner if self._search is not None else "none"
         return Recording(self._record, fingerprint(self.training, policy=self._default.policy), tuner=chosen)
 
     def _measure(self, layers: list[CalledLayer]) -> LayerTimes:
         """Set the hooks that time layers, beside those that are there anyway."""
-        assert self.training is not None
-        times = self._updates.times = LayerTimes(len(layers), self.join_device)
+        times = self._updates.times = LayerTimes(len(layers), next(self._model.parameters()).device)
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
         self.training.exchange.on_gradient = lambda name: times.gradient(places[name])
         if not self._cross:
@@ -434,12 +527,10 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     def _tell_joined(self) -> None:
         """A step begins: ranks whose inputs have ended hear of it."""
-        self._joining = Join.notify_join_context(self) is not None
+        self._joining = self._notify()
 
-    def _accompany(self) -> None:
+    def accompany(self) -> None:
         """The communication of a step, on a rank without inputs."""
-        if self.training is None:
-            return
         exchange = self.training.exchange
         exchange.on_begin = lambda: None
         self.flush()
@@ -463,7 +554,7 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     def _mean(self, loss: Any) -> Any:
         """A loss, averaged over all ranks: what an optimizer decides by it, all ranks must decide."""
-        if self.training is None or not isinstance(loss, torch.Tensor | float):
+        if not isinstance(loss, torch.Tensor | float):
             return loss
         rows = self.training.control.gather(torch.tensor([float(loss)], dtype=torch.float64, device="cpu"))
         mean = float(rows.mean())
@@ -478,9 +569,8 @@ def _mark(times: LayerTimes, layer: int, *_: object) -> None:
 def _part_at_exit() -> None:
     """A script that ends without `close()`: other ranks may still need what this one sends."""
     for optimizer in list(_alive):
-        if optimizer.training is not None:
-            with contextlib.suppress(Exception):
-                optimizer._part()
+        with contextlib.suppress(Exception):
+            optimizer._mode.part()
 
 
 def report() -> list[Report]:

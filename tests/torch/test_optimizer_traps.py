@@ -133,7 +133,7 @@ def _again(rank: int) -> None:
     optimizer.zero_grad()
     optimizer.step()  # without a pass: layers are looked for later
     train(model, optimizer, rank)
-    assert len(optimizer._updates._layers) == 3
+    assert len(optimizer._mode._updates._layers) == 3
     same_on_all(parameters_of(model, optimizer))
 
 

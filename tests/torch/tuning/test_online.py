@@ -485,7 +485,7 @@ def _budgets(rank: int) -> list[int | None]:
     for given in ({"tuner": "random"}, {"tuner": "twin"}, {"tuner": "twin", "budget": 7}):
         model = make_model()
         optimizer = ab.DistributedOptimizer(adam(model), model, keep=None, **given)
-        assert optimizer._search is not None
-        found.append(optimizer._search.budget)
+        assert optimizer._mode._search is not None
+        found.append(optimizer._mode._search.budget)
         optimizer.close()
     return found
