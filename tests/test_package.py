@@ -57,6 +57,7 @@ COVERED_BY = {
     "testbed/test_testbed_links.py": "testbed/changes.py testbed/flows.py testbed/load.py testbed/validity.py",
     "testbed/test_testbed_priority.py": "bench/priority.py",
     "testbed/test_testbed_validation.py": "bench/validation.py cli/validate.py",
+    "torch/test_optimizer.py": "torch/on.py",
     "tuners/test_contract.py": "testing/tuner.py tuners/base.py tuners/fixed.py tuners/grid.py tuners/random.py",
     "tuners/test_metanet.py": "tuners/metanet_network.py tuners/metanet_predictor.py",
     "tuners/test_searching.py": "tuners/bayesian.py tuners/descent.py tuners/optuna.py",
