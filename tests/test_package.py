@@ -1,5 +1,6 @@
 """The package as others get it: a wheel, the public names."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -83,6 +84,15 @@ def test_a_files_tests_are_found_by_its_name() -> None:
     assert not unlisted, f"write tests/…/test_….py for {unlisted}, or say in COVERED_BY which file has their tests"
     stale = sorted(pattern for pattern in listed if not any(fnmatch(name, pattern) for name in nameless))
     assert not stale, f"take {stale} out of COVERED_BY: they are gone, or have a test file of their name"
+
+
+def test_in_training_a_class_has_a_name_of_its_own() -> None:
+    places: dict[str, list[str]] = {}
+    for file in sorted((ROOT / "autobyte" / "torch").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
 def test_a_wheel_works_outside_the_checkout(tmp_path: Path) -> None:

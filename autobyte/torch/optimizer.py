@@ -280,4 +280,4 @@ def _part_at_exit() -> None:
 
 def report() -> list[Report]:
     """What was tried, won and spent for every wrapped model of this process; rank 0 knows it all."""
-    return [made for optimizer in _alive if (made := optimizer.report()) is not None]
+    return [each for optimizer in _alive if (each := optimizer.report()) is not None]

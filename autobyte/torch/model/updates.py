@@ -191,7 +191,7 @@ class Updates:
         dropped = [parameter for layer in layers for parameter in layer.restore()]
         members = ([p for layer in layers for p in layer.members[index]] for index in range(len(self._hyper)))
         groups = zip(self._hyper, members, strict=True)
-        self._part.param_groups = [{**hyper, "params": mine} for hyper, mine in groups if mine]
+        self._part.param_groups = [{**hyper, "params": owned} for hyper, owned in groups if owned]
         self._part.state = self._optimizer.state
         if self._part.param_groups:
             self._part.step()

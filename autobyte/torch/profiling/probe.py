@@ -172,10 +172,10 @@ PROBED: dict[str, Callable[[Buffers, int, int], Engine]] = {"allreduce": _all_re
 def main(path: str) -> None:
     """Measure what a file says, as one rank of a launch."""
     torch.set_num_threads(1)
-    said: dict[str, Any] = json.loads(Path(path).read_text())
-    out = Path(said.pop("out"))
+    settings: dict[str, Any] = json.loads(Path(path).read_text())
+    out = Path(settings.pop("out"))
     dist.init_process_group("gloo")
-    for row in probe(Spec(**said)):
+    for row in probe(Spec(**settings)):
         if dist.get_rank() == 0:
             with out.open("a") as lines:
                 lines.write(json.dumps(asdict(row)) + "\n")
