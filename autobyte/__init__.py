@@ -23,6 +23,7 @@ from floors below its own, and `make check` enforces it.
     0  job  config  scenario     what is trained, with which settings, and what changes meanwhile
        trace  results  bound     measurements, their database, and the least time that a step can take
        registry  units  errors   names of tuners and policies, sizes with units, error messages
+       internals                 what is used of PyTorch that PyTorch does not promise to keep
 
 Begin reading in `autobyte/scheduler/core.py`. It decides which block travels next, and knows no tensor, clock, thread
 or socket. The same core runs in the simulator and in training.

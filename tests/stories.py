@@ -1,5 +1,6 @@
 """A small model, and the same story told with DDP and with AutoByte."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from autobyte.config import Config
 
 SMALL = Config(2048, 4096, knobs={"fusion": 1.0})  # tensors are cut, some are fused, and little travels at once
 STEPS = 8
+
+Story = Callable[..., list[Tensor]]
 
 
 def rows(rank: int, step: int, *shape: int) -> Tensor:
@@ -57,3 +60,8 @@ def from_rank_0(tensor: Tensor) -> Tensor:
     copied = tensor.detach().clone()
     dist.broadcast(copied, 0)
     return copied
+
+
+def told_twice(story: Story, **ddp: Any) -> None:
+    """The same parameters with AutoByte and with DDP."""
+    assert_equal(story(with_ab), story(with_ddp, **ddp))

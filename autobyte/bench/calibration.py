@@ -11,9 +11,9 @@ import numpy as np
 from autobyte.bench.bench import PAYLOAD, Cell, Progress, measure
 from autobyte.bench.priority import undisturbed
 from autobyte.config import Config
+from autobyte.internals import THREADS
 from autobyte.job import Cluster, Model
 from autobyte.models.profile import Profile
-from autobyte.scheduler.engines.allreduce import THREADS
 from autobyte.simulator.calibrate import BUSY, PROBE, Calibration, Sample, fit
 from autobyte.units import KIB
 

@@ -175,7 +175,7 @@ def _timing(rank: int) -> float:
     optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model, engine="instant")
 
     def marks() -> None:
-        measured = optimizer._updates.times
+        measured = optimizer._mode._updates.times
         measured.begin()
         for layer in range(50):
             measured.called(layer, time.perf_counter())

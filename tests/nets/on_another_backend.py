@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from nets.small import groups
-from nets.test_metanet_net import predictions
+from nets.test_metanet import predictions
 
 from autobyte.nets import stored
 from autobyte.nets.backend import keras

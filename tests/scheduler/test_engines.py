@@ -10,8 +10,9 @@ from itertools import permutations
 import pytest
 import torch.distributed as dist
 
+from autobyte.internals import own_gloo
 from autobyte.scheduler.block import Block, Op, Segment
-from autobyte.scheduler.engines.allreduce import AllReduce, own_gloo
+from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.frames import Connection

@@ -1,6 +1,5 @@
 """Ways through models and scripts on which updates that wait and gradients that travel could go wrong; beside DDP."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -8,25 +7,17 @@ import pytest
 import torch
 from ranks import on_ranks
 from stories import (
-    SMALL,
     STEPS,
-    assert_equal,
-    from_rank_0,
     make_mlp,
     parameters_of,
     rows,
     sgd,
+    told_twice,
     train,
     with_ab,
     with_ddp,
 )
 from torch import Tensor, nn
-from torch.distributed.algorithms.join import Join
-
-import autobyte.torch as ab
-from autobyte.scheduler.engines.server import STALE, ParameterServer
-
-Story = Callable[..., list[Tensor]]
 
 
 class Tasks(nn.Module):
@@ -71,11 +62,6 @@ class Places(nn.Module):
         one, other = self.one.view(1, 30, 64), self.other.view(1, 30, 64)
         both = one + other if self.pair else 2 * one + 3 * other
         return self.last((self.words(inputs.view(1, 30, 4)) + self.place.unsqueeze(0) + both).tanh())
-
-
-def told_twice(story: Story, **ddp: Any) -> None:
-    """The same parameters with AutoByte and with DDP."""
-    assert_equal(story(with_ab), story(with_ddp, **ddp))
 
 
 def tasks(rank: int, taken: list[int], zeroed: str) -> None:
@@ -156,30 +142,6 @@ def _dropped(rank: int, zeroed: str) -> None:
     tasks(rank, [int(step % 3 == rank) for step in range(12)], zeroed)
 
 
-def test_step_hooks_that_are_set_after_wrapping() -> None:
-    on_ranks(_hooks, 2)
-
-
-def _hooks(rank: int) -> None:
-    def story(wrap: Any) -> list[Tensor]:
-        module = make_mlp()
-        model, optimizer = wrap(module, sgd(module))
-
-        @torch.no_grad()
-        def clamp(*_: Any) -> None:
-            for parameter in module.parameters():
-                parameter.clamp_(-0.2, 0.2)
-
-        train(model, optimizer, rank)
-        hook = optimizer.register_step_post_hook(clamp)
-        train(model, optimizer, rank, range(STEPS, 2 * STEPS))
-        hook.remove()
-        train(model, optimizer, rank, range(2 * STEPS, 3 * STEPS))
-        return parameters_of(module, optimizer)
-
-    told_twice(story)
-
-
 def test_layers_that_are_frozen_after_wrapping_and_thawed_again() -> None:
     on_ranks(_frozen, 2)
 
@@ -220,71 +182,3 @@ def _left_over(rank: int) -> None:
         return [*parameters_of(module, optimizer), torch.tensor(scaler.get_scale())]
 
     told_twice(story)
-
-
-@pytest.mark.parametrize("wire_dtype", [None, "fp16"])
-def test_verification_knows_infinity(wire_dtype: str | None) -> None:
-    """A loss scale that is too large overflows in the very steps that are compared."""
-    on_ranks(_overflow, 2, wire_dtype)
-
-
-def _overflow(rank: int, wire_dtype: str | None) -> None:
-    model = make_mlp()
-    model, optimizer = with_ab(model, sgd(model), verify_steps=3, wire_dtype=wire_dtype)
-    for step in range(3):
-        optimizer.zero_grad()
-        factor = [torch.inf, 1e6, torch.nan][step] if step in (rank, 1) else 1.0
-        (factor * model(rows(rank, step, 5, 12)).square().mean()).backward()
-        optimizer.synchronize()
-
-
-def test_updates_left_out_while_some_ranks_have_no_inputs() -> None:
-    on_ranks(_uneven, 2)
-
-
-def _uneven(rank: int) -> None:
-    """The last step of the rank whose inputs end first is left out by all, as a scaler would; later ones, too."""
-    model = make_mlp()
-    model, optimizer = with_ab(model, sgd(model))
-    for epoch in range(2):
-        with Join([optimizer]):
-            for step in range(6 + 20 * rank):
-                optimizer.zero_grad()
-                model(rows(rank, 100 * epoch + step, 5, 12)).square().mean().backward()
-                optimizer.synchronize()
-                if step not in (5, 12, 13):
-                    optimizer.step()
-    train(model, optimizer, rank, range(300, 330))
-    parameters = parameters_of(model, optimizer)
-    assert_equal(parameters, [from_rank_0(tensor) for tensor in parameters])
-
-
-def test_steps_with_a_closure_leave_nothing_behind() -> None:
-    on_ranks(_closures, 2)
-
-
-def _closures(rank: int) -> None:
-    model = make_mlp()
-    optimizer = ab.DistributedOptimizer(torch.optim.LBFGS(model.parameters(), max_iter=3), model, config=SMALL)
-    for step in range(6):
-
-        def closure(step: int = step) -> Tensor:
-            optimizer.zero_grad()
-            loss = model(rows(rank, step, 5, 12)).square().mean()
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-    assert optimizer.training is not None
-    assert optimizer.training.exchange.steps > 12
-    assert len(optimizer.training.exchange._tallies) < 6
-
-
-def test_a_server_forgets_the_sizes_of_configs_that_are_no_longer_in_force() -> None:
-    server = ParameterServer(None, rank=0, workers=[0], servers=[0], connect=dict)
-    for _ in range(3):
-        server._pool[4000].append(server._memory(torch.float32, 4000))
-    for _ in range(2 * STALE):
-        server._pool[800].append(server._memory(torch.float32, 800))
-    assert {size: len(free) for size, free in server._pool.items()} == {800: 1}
-    server.close()

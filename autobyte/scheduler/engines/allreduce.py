@@ -1,23 +1,19 @@
 """All-reduce through torch.distributed: several blocks in flight, on a process group of its own."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from autobyte.scheduler.block import Block, Op
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 
 PARTING_S = 2.0  # that blocks under way are waited for: calling back while the interpreter ends aborts the process
-THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 
 
 class AllReduce(Engine):
@@ -28,7 +24,7 @@ class AllReduce(Engine):
 
     Args:
         buffers: where the gradients lie.
-        backend: the ranks, made for this engine alone (`own_gloo`).
+        backend: the ranks, made for this engine alone (`internals.own_gloo`).
 
     `halves` moves blocks that are one half of an all-reduce; whoever uses a plan that has them sets it before.
     """
@@ -85,31 +81,3 @@ class AllReduce(Engine):
 #: Backends whose destructor would wait, until gloo's timeout, for something that may never end: for peers that are
 #: gone, say. They stay until the process ends.
 abandoned: list[Any] = []
-
-
-def own_gloo(
-    name: str, *, rank: int, size: int, timeout: timedelta, threads: int = THREADS, store: Any = None
-) -> Any:
-    """Make a gloo backend for one purpose: collectives of others must not come between its own.
-
-    `dist.new_group` does not pass gloo's options on, so the backend is made directly, on the default group's store.
-    It binds to the interface that GLOO_SOCKET_IFNAME names.
-
-    Args:
-        name: unlike any other, the same on all ranks.
-        rank, size: of this process among those that take part.
-        timeout: after which an operation fails.
-        threads: operations that can be under way at once.
-        store: where the ranks meet; None is the default group's.
-    """
-    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._threads = threads
-    options._timeout = timeout
-    interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    make = dist.ProcessGroupGloo
-    options._devices = (
-        [make.create_device(interface=interface) for interface in interfaces.split(",")]
-        if interfaces
-        else [make.create_default_device()]
-    )
-    return make(PrefixStore(f"autobyte/{name}", store or _get_default_store()), rank, size, options)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from autobyte.errors import InputError, unknown
+from autobyte.internals import copy_each
 from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Segment
 
@@ -77,7 +78,7 @@ class Buffers:
         pieces = list(self._pieces(block.segments))
         if staged is None or (len(pieces) == 1 and self._wire_dtype in (None, pieces[0].dtype)):
             return
-        torch._foreach_copy_(pieces, list(torch.split_with_sizes(staged, [piece.numel() for piece in pieces])))
+        copy_each(pieces, list(torch.split_with_sizes(staged, [piece.numel() for piece in pieces])))
 
     def _pieces(self, segments: tuple[Segment, ...]) -> Iterator[Tensor]:
         for segment in segments:

@@ -9,9 +9,10 @@ from datetime import timedelta
 
 import psutil
 from torch.distributed import DistStoreError
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore
 
 from autobyte.errors import InputError
+from autobyte.internals import default_store
 from autobyte.scheduler.engines.frames import HELLO, Connection
 from autobyte.torch.exchange.control import CommunicationError
 
@@ -32,8 +33,8 @@ def connect(
     Returns:
         connections by (peer, the peer's role); a rank that is both has two with each of its like.
     """
-    store = PrefixStore(f"autobyte/{name}", _get_default_store())
-    made: dict[tuple[int, str], Connection] = {}
+    store = PrefixStore(f"autobyte/{name}", default_store())
+    connections: dict[tuple[int, str], Connection] = {}
     listener = None
     try:
         if rank == servers[0]:
@@ -46,19 +47,19 @@ def connect(
         if rank in workers:
             for server in servers:
                 if server != rank:
-                    made[server, "server"] = _reach(store, server, token, rank, timeout)
+                    connections[server, "server"] = _reach(store, server, token, rank, timeout)
         if listener is not None:
             expected = [worker for worker in workers if worker != rank]
-            while len([1 for _, role in made if role == "worker"]) < len(expected):
+            while len([1 for _, role in connections if role == "worker"]) < len(expected):
                 connection = _admit(listener, token, expected, timeout)
                 if connection is not None:
-                    made[connection.peer, "worker"] = connection
+                    connections[connection.peer, "worker"] = connection
     except (OSError, DistStoreError) as error:
         raise CommunicationError(f"rank {rank}, step 0: could not connect to servers or workers: {error}") from error
     finally:
         if listener is not None:
             listener.close()
-    return made
+    return connections
 
 
 def own_address() -> str:
@@ -96,10 +97,10 @@ def _admit(listener: socket.socket, token: bytes, expected: Sequence[int], timeo
     sock, _ = listener.accept()
     sock.settimeout(5)
     try:
-        told, peer = HELLO.unpack(sock.recv(HELLO.size, socket.MSG_WAITALL))
+        offered_token, peer = HELLO.unpack(sock.recv(HELLO.size, socket.MSG_WAITALL))
     except (OSError, struct.error):  # it says too little, or nothing
-        told, peer = b"", -1
-    if not secrets.compare_digest(told, token) or peer not in expected:
+        offered_token, peer = b"", -1
+    if not secrets.compare_digest(offered_token, token) or peer not in expected:
         sock.close()
         return None
     return _watched(sock, peer, timeout)

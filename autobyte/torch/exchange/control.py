@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from autobyte.errors import AutoByteError
-from autobyte.scheduler.engines.allreduce import abandoned, own_gloo
+from autobyte.internals import own_gloo
+from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.torch.exchange.rollcall import LONG_S, POLL_S, RollCall
 
 
@@ -99,8 +100,8 @@ class Control:
         rows = self.gather(_digest(value))
         other = [rank for rank in range(self.size) if not torch.equal(rows[rank], rows[0])]
         if other:
-            mine, theirs = value.split("; "), self.share(value).split("; ")
-            pairs = list(zip_longest(mine, theirs, fillvalue="nothing"))
+            own, theirs = value.split("; "), self.share(value).split("; ")
+            pairs = list(zip_longest(own, theirs, fillvalue="nothing"))
             place = next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
             places = self.gather(torch.tensor([place], device="cpu"))
             if self.rank not in other:  # like the first rank: what it has where the first of them differs

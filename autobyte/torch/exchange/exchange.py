@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from autobyte.errors import InputError
+from autobyte.internals import is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally
@@ -270,16 +271,3 @@ class Exchange:
             self._buffers.put(self._index[name], travelling)
         except InputError as error:
             raise InputError(f"parameter '{name}': {error}") from None
-
-
-def is_shared(gradient: Tensor) -> bool:
-    """Whether other tensors lie in the memory of a gradient that its parameter has just got.
-
-    Autograd hands a gradient on without a copy even where it is a view of one that is still needed: of a positional
-    embedding that is added to a batch of one, say, or of two parameters that are added.
-    """
-    if gradient.layout is not torch.strided:
-        return False
-    storage = gradient.untyped_storage()  # counts, too
-    uses: int = torch._C._storage_Use_Count(storage._cdata)
-    return uses > 2

@@ -59,8 +59,8 @@ def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *
     for tensor in (*model.parameters(), *model.buffers()):
         _send(tensor.data, control, source)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    told = control.share([_describe(optimizer.state.get(parameter, {})) for parameter in parameters], source=source)
-    for parameter, described in zip(parameters, told, strict=True):
+    states = control.share([_describe(optimizer.state.get(parameter, {})) for parameter in parameters], source=source)
+    for parameter, described in zip(parameters, states, strict=True):
         state = optimizer.state[parameter] if described else {}
         for key, value in described.items():
             if not isinstance(value, dict):

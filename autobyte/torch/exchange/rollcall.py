@@ -5,7 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore
+
+from autobyte.internals import default_store
 
 LONG_S = 1.0  # after which a wait asks whether another rank has failed
 PATIENCE_S = 3.0  # for those who find out a little later
@@ -28,7 +30,7 @@ class RollCall:
     """
 
     def __init__(self, name: str, *, rank: int, ranks: Sequence[int]) -> None:
-        self._store = PrefixStore(f"autobyte/{name}/rollcall", _get_default_store())
+        self._store = PrefixStore(f"autobyte/{name}/rollcall", default_store())
         self._rank = rank
         self._others = [other for other in ranks if other != rank]
         self._raised = False

@@ -18,8 +18,9 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
+from autobyte.internals import own_gloo
 from autobyte.job import Cluster, Job
-from autobyte.scheduler.engines.allreduce import AllReduce, own_gloo
+from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.halves import Halves
@@ -150,12 +151,12 @@ class Training:
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
-        made = self._engine = ENGINES[engine](self, timeout)
+        transport = self._engine = ENGINES[engine](self, timeout)
         self._prepare(plan)
         if order == LEADER:
-            made = _led(self, made, timeout)
+            transport = _led(self, transport, timeout)
         rank, rollcall = self.control.global_rank, self.control.rollcall
-        self.session = Session(plan, made, rank=rank, timeout=timeout, rollcall=rollcall)
+        self.session = Session(plan, transport, rank=rank, timeout=timeout, rollcall=rollcall)
         self.control.step = lambda: self.session.runner.step
         self.exchange = Exchange(
             parameters,
@@ -171,8 +172,8 @@ class Training:
 
     def has_any_of(self, optimizer: Optimizer) -> bool:
         """Whether a parameter of the optimizer travels here."""
-        mine = set(self.exchange.parameters.values())
-        return any(parameter in mine for group in optimizer.param_groups for parameter in group["params"])
+        parameters = set(self.exchange.parameters.values())
+        return any(parameter in parameters for group in optimizer.param_groups for parameter in group["params"])
 
     def check_groups(self, optimizer: Optimizer) -> None:
         """Refuse parameters that came to the optimizer after it was wrapped.
@@ -212,19 +213,19 @@ class Training:
             "wire_dtype": self.job.wire_dtype,
         }
 
-    def resume(self, told: Mapping[str, Any]) -> bool:
+    def resume(self, checkpoint: Mapping[str, Any]) -> bool:
         """Use config and plan of a checkpoint, if it is of the same job; whether it is. Collective if so."""
-        mine = self.to_json()
-        other = [key for key in ("parameters", "workers") if told.get(key) != mine[key]]
+        current = self.to_json()
+        other = [key for key in ("parameters", "workers") if checkpoint.get(key) != current[key]]
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return False
-        config, measured = Config.from_json(told["config"]), told.get("measured")
-        if measured is None or any(told[key] != mine[key] for key in ("engine", "wire_dtype")):
+        config, measured = Config.from_json(checkpoint["config"]), checkpoint.get("measured")
+        if measured is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):
             self.replan(self.job, config, None)
             return True
         try:
-            self.replan(as_measured(self.job, measured), config, told["order"])
+            self.replan(as_measured(self.job, measured), config, checkpoint["order"])
         except InputError as error:  # its blocks are cut as another version cuts them
             log.info("the checkpoint's plan is left aside: %s", error)
             self.replan(self.job, config, None)
@@ -244,8 +245,8 @@ class Training:
         """Connect what moves halves of all-reduces, where a plan has any. Collective."""
         if plan.tiling.gathers is not None and isinstance(self._engine, AllReduce) and self._engine.halves is None:
             rank, ranks, name = self.control.global_rank, self.ranks, f"{self.name}/halves"
-            made = connect(name, rank=rank, workers=ranks, servers=ranks, timeout=self._timeout)
-            self._engine.halves = Halves(self.buffers, rank=rank, ranks=ranks, connections=made)
+            connections = connect(name, rank=rank, workers=ranks, servers=ranks, timeout=self._timeout)
+            self._engine.halves = Halves(self.buffers, rank=rank, ranks=ranks, connections=connections)
 
     def close(self) -> None:
         """Let go of hooks, threads and sockets."""
@@ -287,24 +288,23 @@ def travelling(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter
                 f"the model is wrapped by {other.pop()}, which moves gradients itself: hand in the bare one"
             )
     trained = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
-    found = {name: p for name, p in model.named_parameters() if p in trained}
-    if not found:
+    parameters = {name: p for name, p in model.named_parameters() if p in trained}
+    if not parameters:
         raise InputError(f"the optimizer trains no parameter of '{type(model).__name__}'")
-    foreign = len(trained) - len(found)
+    foreign = len(trained) - len(parameters)
     if foreign:
         raise InputError(f"the optimizer trains {foreign} parameters that are not of '{type(model).__name__}'")
-    elsewhere = next((name for name, p in found.items() if p.device.type not in ("cpu", "cuda")), None)
+    elsewhere = next((name for name, p in parameters.items() if p.device.type not in ("cpu", "cuda")), None)
     if elsewhere is not None:
-        raise InputError(
-            f"parameter '{elsewhere}' is on {found[elsewhere].device}: gradients travel from CPUs and CUDA devices"
-        )
-    sharded = next((name for name, p in found.items() if type(p).__name__ == "DTensor"), None)
+        device = parameters[elsewhere].device
+        raise InputError(f"parameter '{elsewhere}' is on {device}: gradients travel from CPUs and CUDA devices")
+    sharded = next((name for name, p in parameters.items() if type(p).__name__ == "DTensor"), None)
     if sharded is not None:
         raise InputError(f"parameter '{sharded}' is a DTensor: sharded parameters are no data parallelism")
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
             raise InputError(f"'{name}' makes sparse gradients, which cannot be cut into blocks; say sparse=False")
-    return found
+    return parameters
 
 
 @torch.no_grad()
@@ -340,8 +340,8 @@ def _servers(training: Training, timeout: timedelta) -> Engine:
 
 def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
     ranks, name = training.ranks, f"{training.name}/order"
-    made = connect(name, rank=training.control.global_rank, workers=ranks, servers=ranks[:1], timeout=timeout)
-    return Led(engine, list(made.values()), leads=training.rank == 0)
+    connections = connect(name, rank=training.control.global_rank, workers=ranks, servers=ranks[:1], timeout=timeout)
+    return Led(engine, list(connections.values()), leads=training.rank == 0)
 
 
 ENGINES: dict[str, Callable[[Training, timedelta], Engine]] = {"allreduce": _all_reduce, "ps": _servers}

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from autobyte.errors import InputError
+from autobyte.internals import is_compiled
 from autobyte.torch.model.step import Step
 
 
@@ -52,12 +53,6 @@ def watch_calls(model: nn.Module) -> Iterator[dict[nn.Module, None]]:
                 raise InputError(f"module '{which}' is compiled: no hooks; profile it uncompiled")
             hooks.callback(module.register_forward_pre_hook(called).remove)
         yield calls
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Whether it is made by `torch.compile`, `Module.compile` or TorchScript."""
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
 
 
 def discover(step: Step) -> list[CalledLayer]:
@@ -102,15 +97,15 @@ def find_layers(model: nn.Module, calls: Iterable[nn.Module], travelling: Contai
 
 def _trainable(model: nn.Module, travelling: Container[str]) -> list[tuple[str, nn.Parameter]]:
     """Every trainable parameter once, under its first name."""
-    found = [(name, p) for name, p in model.named_parameters() if p.requires_grad or name in travelling]
-    if not found:
+    trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad or name in travelling]
+    if not trainable:
         raise InputError(f"model '{type(model).__name__}' has no trainable parameter: no gradient to send")
-    if all(parameter.grad is None for _, parameter in found):
+    if all(parameter.grad is None for _, parameter in trainable):
         raise InputError("the loss does not depend on any trainable parameter")
-    for name, parameter in found:
+    for name, parameter in trainable:
         if parameter.grad is not None and parameter.grad.layout is not torch.strided:
             raise InputError(f"parameter '{name}' has a sparse gradient, which cannot be cut; say sparse=False")
-    return found
+    return trainable
 
 
 def _owners(model: nn.Module, rank: dict[nn.Module, int]) -> dict[nn.Parameter, list[nn.Module]]:

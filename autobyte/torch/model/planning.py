@@ -65,11 +65,11 @@ def timed(
     backward_s: Iterable[float],
 ) -> Model:
     """The model in the order of its layers' first calls, with measured times (s); of the named parameters."""
-    made = (
+    measured = (
         Layer(layer.name, tuple(describe(n, p, index) for n, p in layer.parameters if n in names), forward, backward)
         for index, (layer, forward, backward) in enumerate(zip(layers, forward_s, backward_s, strict=True))
     )
-    return Model(shape.name, tuple(made), shape.batch_size)
+    return Model(shape.name, tuple(measured), shape.batch_size)
 
 
 def priced(job: Job, *, bytes_per_s: float, per_block_s: float) -> Job:
@@ -95,15 +95,15 @@ def measurements(job: Job) -> dict[str, Any] | None:
     }
 
 
-def as_measured(job: Job, told: Mapping[str, Any]) -> Job:
+def as_measured(job: Job, measured: Mapping[str, Any]) -> Job:
     """The job with the times and costs that a checkpoint says were measured."""
     tensors = {tensor.name: tensor for tensor in job.model.tensors}
     layers = tuple(
         Layer(name, tuple(replace(tensors[each], layer=index) for each in names), forward_s, backward_s)
-        for index, (name, names, forward_s, backward_s) in enumerate(told["layers"])
+        for index, (name, names, forward_s, backward_s) in enumerate(measured["layers"])
     )
     job = replace(job, model=replace(job.model, layers=layers))
-    return priced(job, bytes_per_s=told["bytes_per_s"], per_block_s=told["per_block_s"])
+    return priced(job, bytes_per_s=measured["bytes_per_s"], per_block_s=measured["per_block_s"])
 
 
 def describe(name: str, parameter: nn.Parameter, layer: int) -> Tensor:

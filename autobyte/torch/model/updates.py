@@ -1,7 +1,6 @@
 """Optimizer steps layer by layer: each layer's parameters are updated when its forward pass is about to need them."""
 
 import copy
-import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -21,10 +20,10 @@ from torch.optim import (
     RMSprop,
     Rprop,
 )
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
+from autobyte.internals import has_own_step, has_step_hooks, see_hooks, uncompiled
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.times import LayerTimes
 
@@ -192,7 +191,7 @@ class Updates:
         dropped = [parameter for layer in layers for parameter in layer.restore()]
         members = ([p for layer in layers for p in layer.members[index]] for index in range(len(self._hyper)))
         groups = zip(self._hyper, members, strict=True)
-        self._part.param_groups = [{**hyper, "params": mine} for hyper, mine in groups if mine]
+        self._part.param_groups = [{**hyper, "params": owned} for hyper, owned in groups if owned]
         self._part.state = self._optimizer.state
         if self._part.param_groups:
             self._part.step()
@@ -284,23 +283,6 @@ def _changed(name: str) -> InputError:
     )
 
 
-def uncompiled(hook: Hook) -> Hook:
-    """A hook that torch.compile does not trace into; where nothing is compiled, as it is."""
-    dynamo = sys.modules.get("torch._dynamo")
-    return hook if dynamo is None else dynamo.disable(hook)
-
-
-def see_hooks() -> None:
-    """Have torch.compile look for hooks: a graph made of a module without any would go on leaving them out.
-
-    The setting is this thread's alone.
-    """
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None and dynamo.config.skip_nnmodule_hook_guards:
-        dynamo.config.skip_nnmodule_hook_guards = False
-        dynamo.reset()  # what was compiled before is compiled again when it is called
-
-
 def _as_now(value: Any) -> Any:
     """A hyper-parameter that stays what it is: schedulers change a rate that is a tensor in place."""
     return value.clone() if isinstance(value, torch.Tensor) else value
@@ -323,9 +305,4 @@ def can_cross_steps(optimizer: Optimizer) -> bool:
     Not for optimizers outside the list above (a subclass may override anything), nor with step hooks or a `step` of
     the object's own, which expect one call a step, nor where a group keeps state of its own.
     """
-    own = vars(optimizer).get("step")  # a scheduler sets one, too, which only takes note of calls
-    if own is not None and not (hasattr(own, "_wrapped_by_lr_sched") and own.__wrapped__ is type(optimizer).step):
-        return False
-    hooks = [getattr(optimizer, f"_optimizer_step_{kind}_hooks", {}) for kind in ("pre", "post")]
-    hooks += [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
-    return type(optimizer) in ELEMENTWISE and not any(hooks)
+    return type(optimizer) in ELEMENTWISE and not has_own_step(optimizer) and not has_step_hooks(optimizer)

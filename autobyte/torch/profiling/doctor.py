@@ -54,13 +54,13 @@ class Symptoms:
         )
 
 
-def examine(made: Made, inputs: Any, *, device: str = "cpu", steps: int = 10) -> Symptoms:
+def examine(subject: Made, inputs: Any, *, device: str = "cpu", steps: int = 10) -> Symptoms:
     """Measure a model under DDP at its default bucket. Collective, and needs torch.distributed initialised.
 
     Parameters are not updated. Times are those of the slowest rank, layer times those of this one.
 
     Args:
-        made: the model, and maybe its loss.
+        subject: the model, and maybe its loss.
         inputs: what goes into it.
         device: where.
         steps: that medians are taken over.
@@ -68,9 +68,9 @@ def examine(made: Made, inputs: Any, *, device: str = "cpu", steps: int = 10) ->
     Raises:
         InputError: the model cannot be run on these inputs.
     """
-    profile = profile_model(made.model, inputs, loss=made.loss, device=device, warmup=2, repeats=5)
-    wrapped = DistributedDataParallel(made.model)
-    step = Step(wrapped, inputs, loss=made.loss, device=device)
+    profile = profile_model(subject.model, inputs, loss=subject.loss, device=device, warmup=2, repeats=5)
+    wrapped = DistributedDataParallel(subject.model)
+    step = Step(wrapped, inputs, loss=subject.loss, device=device)
     compute_s = _median_s(step, wrapped.no_sync, steps)
     step_s = _median_s(step, nullcontext, steps)
     small_s, large_s = (_all_reduce_s(numel, device, steps) for numel in (SMALL, LARGE))
@@ -115,9 +115,9 @@ def _all_reduce_s(numel: int, device: str, times: int) -> float:
 def _slowest(seconds: float) -> float:
     """The largest on any rank."""
     on = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-    mine = torch.tensor([seconds], dtype=torch.float64, device=on)
-    dist.all_reduce(mine, op=dist.ReduceOp.MAX)
-    return float(mine)
+    slowest_s = torch.tensor([seconds], dtype=torch.float64, device=on)
+    dist.all_reduce(slowest_s, op=dist.ReduceOp.MAX)
+    return float(slowest_s)
 
 
 def _synchronize() -> None:

@@ -19,9 +19,10 @@ import torch
 import torch.distributed as dist
 
 from autobyte.errors import InputError, unknown
+from autobyte.internals import own_gloo
 from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Segment
-from autobyte.scheduler.engines.allreduce import AllReduce, own_gloo
+from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.server import ParameterServer
@@ -171,10 +172,10 @@ PROBED: dict[str, Callable[[Buffers, int, int], Engine]] = {"allreduce": _all_re
 def main(path: str) -> None:
     """Measure what a file says, as one rank of a launch."""
     torch.set_num_threads(1)
-    said: dict[str, Any] = json.loads(Path(path).read_text())
-    out = Path(said.pop("out"))
+    settings: dict[str, Any] = json.loads(Path(path).read_text())
+    out = Path(settings.pop("out"))
     dist.init_process_group("gloo")
-    for row in probe(Spec(**said)):
+    for row in probe(Spec(**settings)):
         if dist.get_rank() == 0:
             with out.open("a") as lines:
                 lines.write(json.dumps(asdict(row)) + "\n")

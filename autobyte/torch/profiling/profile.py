@@ -18,7 +18,7 @@ from autobyte.job import Floats, Layer, Model, Tensor
 from autobyte.models.profile import Profile
 from autobyte.torch.model.layers import CalledLayer, discover
 from autobyte.torch.model.step import Loss, Step, explained
-from autobyte.torch.profiling.timing import CudaClock, HostClock, Recording
+from autobyte.torch.profiling.timing import CudaClock, HostClock, TimedPass
 
 Progress = Callable[[int, int], None]
 
@@ -70,12 +70,12 @@ def profile_model(
             raise InputError(f"the inputs of a model must hold a tensor, got {type(inputs).__name__}")
         layers = discover(step)
         tell(1, warmup + repeats)
-        recordings = []
+        passes = []
         for done in range(2, warmup + repeats + 1):
-            recordings.append(Recording(layers, CudaClock() if place.type == "cuda" else HostClock()))
-            recordings[-1].run(step)
+            passes.append(TimedPass(layers, CudaClock() if place.type == "cuda" else HostClock()))
+            passes[-1].run(step)
             tell(done, warmup + repeats)
-        samples = np.array([recording.seconds() for recording in recordings[-repeats:]])
+        samples = np.array([timed.seconds() for timed in passes[-repeats:]])
     size = step.inputs[0].shape[0] if step.inputs[0].dim() else 1
     measured = Model(name or type(model).__name__, _layers(layers, _medians(samples)), size)
     provenance = _provenance(place, warmup, repeats) | {"inputs": _shapes(step), "spread": _spread(samples)}

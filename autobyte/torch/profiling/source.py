@@ -110,13 +110,13 @@ def _function(module: ModuleType, name: str, path: Path) -> Any:
 
 
 def _made(result: Any, spec: str) -> Made:
-    made = Made(*result) if isinstance(result, tuple) and 1 <= len(result) <= 3 else Made(result)
-    if not isinstance(made.model, nn.Module):
+    product = Made(*result) if isinstance(result, tuple) and 1 <= len(result) <= 3 else Made(result)
+    if not isinstance(product.model, nn.Module):
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
         raise InputError(f"{spec} must return a module, (module, inputs) or (module, inputs, loss), got {got}")
-    if made.loss is not None and not callable(made.loss):
-        raise InputError(f"{spec} returned a loss that is {type(made.loss).__name__}, not a function")
-    return made
+    if product.loss is not None and not callable(product.loss):
+        raise InputError(f"{spec} returned a loss that is {type(product.loss).__name__}, not a function")
+    return product
 
 
 @contextmanager

@@ -72,12 +72,12 @@ class CudaClock:
         return np.array([self._events[0].elapsed_time(event) for event in self._events]) / 1e3
 
 
-class Recording:
+class TimedPass:
     """One pass, with the marks that its hooks have set.
 
-    >>> recording = Recording(layers, HostClock())
-    >>> recording.run(step)
-    >>> forward_s, backward_s = recording.seconds()
+    >>> timed = TimedPass(layers, HostClock())
+    >>> timed.run(step)
+    >>> forward_s, backward_s = timed.seconds()
     """
 
     def __init__(self, layers: Sequence[CalledLayer], clock: Clock) -> None:

@@ -15,7 +15,7 @@ from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import planned_order, priced, timed
 from autobyte.torch.tuning.audition import Audition
-from autobyte.torch.tuning.costs import NOMINAL_S, Costs
+from autobyte.torch.tuning.costs import NOMINAL_S, BlockCosts
 from autobyte.torch.tuning.kept import Trial
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.search import Search
@@ -116,7 +116,7 @@ class Adviser:
         self.tuning: Tuning | None = None
         self.latest: Window | None = None
         self.answer: dict[str, Any] | None = None
-        self._costs = Costs()
+        self._costs = BlockCosts()
         self._told = False
         self.failure = ""
         self.cpu_s = 0.0  # of the tuner and the planner
@@ -186,9 +186,9 @@ class Adviser:
         """What a search has found that has not ended, unless that is slower than what it began with."""
         if self.tuning is None or self._search is None or self.latest is None or len(self.trials) < 2:
             return
-        first, found = next(iter(self.trials.values())), self.tuning.best
-        if found in self.trials and self.trials[found].step_s <= first.step_s:
-            self._search.finish(self.measured_job(self.latest), found, self.trials, finished=False)
+        first, best = next(iter(self.trials.values())), self.tuning.best
+        if best in self.trials and self.trials[best].step_s <= first.step_s:
+            self._search.finish(self.measured_job(self.latest), best, self.trials, finished=False)
 
     def close(self) -> None:
         """Let go of the tuner."""

@@ -22,7 +22,7 @@ KEEP = 12  # configs: what was seen under others long ago may be of another link
 CHANGED = 0.15  # relative change of a config's time per byte, after which what was known of the link is forgotten
 
 
-class Costs:
+class BlockCosts:
     """Seconds per block and per byte, from every config that has run on the link as it is.
 
     One config sends the same blocks in every step: it tells what they cost together, and what a block costs besides

@@ -70,8 +70,8 @@ class Fingerprint:
 
     def differs(self, other: Self) -> str:
         """In what another job differs, or nothing."""
-        mine, others = asdict(self), asdict(other)
-        return ", ".join(f"{key} is {mine[key]}, not {others[key]}" for key in mine if mine[key] != others[key])
+        own, others = asdict(self), asdict(other)
+        return ", ".join(f"{key} is {own[key]}, not {others[key]}" for key in own if own[key] != others[key])
 
 
 @dataclass(frozen=True)
@@ -109,16 +109,16 @@ class Kept:
             data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
             if data.get("schema") not in READ:
                 raise FileError(f"{path} is not a config that this AutoByte kept; name another file with keep=")
-            found = data["found"]
+            section = data["found"]
             return cls(
                 Fingerprint(**data["job"]),
                 data["link"]["gigabit_per_s"] * 1e9 / 8,
                 Config.from_json(data["config"]),
-                found["tuner"],
-                found["windows"],
-                found["step_ms"] / 1e3,
-                found["default_ms" if data["schema"] == 1 else "first_ms"] / 1e3,
-                found.get("finished", True),
+                section["tuner"],
+                section["windows"],
+                section["step_ms"] / 1e3,
+                section["default_ms" if data["schema"] == 1 else "first_ms"] / 1e3,
+                section.get("finished", True),
             )
         except FileNotFoundError:
             return None

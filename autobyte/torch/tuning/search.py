@@ -68,16 +68,16 @@ class Search:
             CommunicationError: rank 0's file is none of ours.
         """
         training = self._training
-        told: dict[str, Any] | None = None
+        answer: dict[str, Any] | None = None
         if training.rank == 0:
             try:
                 self._kept = self._read()
                 if self._kept is not None and self.audition is not None:
                     self.audition.settle(self._kept.config, self._kept.step_s)
-                told = {"config": self._kept.config.to_json() if self._kept is not None else None}
+                answer = {"config": self._kept.config.to_json() if self._kept is not None else None}
             except AutoByteError as error:
-                told = {"error": str(error)}
-        heard = training.control.share(told)
+                answer = {"error": str(error)}
+        heard = training.control.share(answer)
         if "error" in heard:
             raise CommunicationError(heard["error"])
         if heard["config"] is not None:
@@ -114,7 +114,7 @@ class Search:
         if self._path is None:
             return
         first = next(iter(trials.values()))
-        found = Kept(
+        kept = Kept(
             self._job,
             link_bytes_per_s=self._rate(job),
             config=config,
@@ -125,7 +125,7 @@ class Search:
             finished=finished,
         )
         try:
-            found.write(self._path)
+            kept.write(self._path)
         except AutoByteError as error:
             log.warning("%s", error)
         else:

@@ -4,8 +4,12 @@ import socket
 from datetime import timedelta
 
 import pytest
+from ranks import on_ranks
+from tuned import adam, make_model
 
+import autobyte.torch as ab
 from autobyte.errors import InputError
+from autobyte.internals import default_store
 from autobyte.scheduler.engines.frames import HELLO
 from autobyte.torch.exchange.connect import _admit, own_address
 
@@ -39,3 +43,15 @@ def test_sockets_bind_to_the_interface_that_was_given(monkeypatch: pytest.Monkey
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     assert own_address() == "127.0.0.1"
+
+
+def test_the_timeout_of_the_users_store_stays() -> None:
+    on_ranks(_keeps_timeout, 2)
+
+
+def _keeps_timeout(rank: int) -> None:
+    store = default_store()
+    before = store.timeout
+    optimizer = ab.DistributedOptimizer(adam(model := make_model()), model, engine="ps", timeout=timedelta(seconds=7))
+    assert store.timeout == before
+    optimizer.close()

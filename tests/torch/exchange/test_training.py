@@ -2,8 +2,18 @@
 
 import pytest
 import torch
+from ranks import on_ranks
+from stories import (
+    make_mlp,
+    sgd,
+)
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
+import autobyte.torch as ab
 from autobyte.errors import InputError
 from autobyte.torch.exchange.training import travelling
 
@@ -27,3 +37,23 @@ def test_parameters_of_another_model_are_refused() -> None:
         travelling(torch.optim.SGD([*model.parameters(), *other.parameters()], lr=1), model)
     with pytest.raises(InputError, match="trains no parameter of 'Linear'"):
         travelling(torch.optim.SGD(other.parameters(), lr=1), model)
+
+
+def test_refuses_models_whose_gradients_another_wrapper_moves() -> None:
+    on_ranks(_wrapped_otherwise, 2)
+
+
+def _wrapped_otherwise(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    cut = make_mlp()
+    cut[0].weight = nn.Parameter(distribute_tensor(cut[0].weight.detach(), mesh, [Shard(0)]))
+    sharded = make_mlp()
+    fully_shard(sharded, mesh=mesh)
+    for module, message in (
+        (DistributedDataParallel(make_mlp()), "wrapped by DistributedDataParallel, which moves gradients itself"),
+        (nn.Sequential(sharded), "wrapped by FSDPModule, which moves gradients itself"),
+        (cut, "parameter '0.weight' is a DTensor"),
+    ):
+        with pytest.raises(InputError) as caught:
+            ab.DistributedOptimizer(sgd(module), module)
+        assert message in str(caught.value)

@@ -6,7 +6,7 @@ import pytest
 from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.scheduler.runner import Passage
-from autobyte.torch.tuning.costs import BESIDES_S, NOMINAL_S, Costs, sent, totals
+from autobyte.torch.tuning.costs import BESIDES_S, NOMINAL_S, BlockCosts, sent, totals
 
 PER_BLOCK_S, PER_BYTE_S = 2e-3, 1e-8
 COARSE, FINE = Config(4_000_000, 16_000_000), Config(500_000, 2_000_000)
@@ -28,7 +28,7 @@ def of_ranks(made: list[Passage], *others: list[Passage]) -> Floats:
 
 
 def test_two_configs_tell_a_block_from_its_bytes() -> None:
-    costs = Costs()
+    costs = BlockCosts()
     for config, size in ((COARSE, 4_000_000), (FINE, 500_000)):
         made = passages([size] * 40)
         costs.add(config, of_ranks(made))
@@ -38,7 +38,7 @@ def test_two_configs_tell_a_block_from_its_bytes() -> None:
 
 def test_a_block_never_costs_next_to_nothing() -> None:
     """Where the coarser config was slower: its messages are packed while nothing travels."""
-    costs = Costs()
+    costs = BlockCosts()
     for config, size, slower in ((COARSE, 4_000_000, 1.5), (FINE, 500_000, 1.0)):
         made = passages([size] * 40, slower=slower)
         costs.add(config, of_ranks(made))
@@ -51,7 +51,7 @@ def test_one_config_tells_both_if_its_blocks_travel_one_at_a_time() -> None:
     waits = np.random.default_rng(0).exponential(0.02, 200) * (np.arange(200) % 3 == 0)
     sizes = [4_000, 90_000, 400_000, 1_000_000] * 50
     made = [Passage(n, PER_BLOCK_S + n * PER_BYTE_S + wait, True) for n, wait in zip(sizes, waits, strict=True)]
-    costs = Costs()
+    costs = BlockCosts()
     costs.add(COARSE, of_ranks(made))
     assert (costs.per_block_s, costs.assumed) == (pytest.approx(PER_BLOCK_S, rel=1e-6), False)
     assert costs.beside()[0] == BESIDES_S
@@ -61,20 +61,20 @@ def test_one_config_tells_both_if_its_blocks_travel_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("sizes", [[1_000_000] * 64, [500_000, 2_000_000] * 3])
 def test_blocks_too_like_in_size_or_too_few_do_not(sizes: list[int]) -> None:
-    costs = Costs()
+    costs = BlockCosts()
     costs.add(COARSE, of_ranks([Passage(n, PER_BLOCK_S + n * PER_BYTE_S, True) for n in sizes]))
     assert (costs.per_block_s, costs.assumed) == (NOMINAL_S, True)
 
 
 def test_one_config_alone_leaves_a_block_its_nominal_cost() -> None:
-    costs, made = Costs(), passages([1_000_000] * 64)
+    costs, made = BlockCosts(), passages([1_000_000] * 64)
     costs.add(COARSE, of_ranks(made))
     assert costs.per_block_s == NOMINAL_S
     assert costs.per_block_s + 1_000_000 * costs.per_byte_s == pytest.approx(PER_BLOCK_S + 1_000_000 * PER_BYTE_S)
 
 
 def test_a_link_that_changes_is_learnt_anew() -> None:
-    costs = Costs()
+    costs = BlockCosts()
     for config, size, slower in ((COARSE, 4_000_000, 1.0), (FINE, 500_000, 1.0), (COARSE, 4_000_000, 3.0)):
         made = passages([size] * 40, slower=slower)
         costs.add(config, of_ranks(made))
@@ -83,7 +83,7 @@ def test_a_link_that_changes_is_learnt_anew() -> None:
 
 
 def test_a_link_that_fades_slowly_is_learnt_anew() -> None:
-    costs = Costs()
+    costs = BlockCosts()
     costs.add(FINE, of_ranks(passages([500_000] * 40)))
     for n in range(12):
         costs.add(COARSE, of_ranks(passages([4_000_000] * 40, slower=1.1**n)))
@@ -92,7 +92,7 @@ def test_a_link_that_fades_slowly_is_learnt_anew() -> None:
 
 
 def test_an_order_is_made_for_the_link_as_most_windows_saw_it() -> None:
-    costs = Costs()
+    costs = BlockCosts()
     assert costs.beside() == (0.0, 0.0)
 
     def add(config: Config, slower: float) -> float:

@@ -11,7 +11,7 @@ from autobyte.bench.page import cells, write_bench_page
 from autobyte.cli import run
 from autobyte.errors import FileError
 
-HERE = Path(__file__).parents[1]
+HERE = Path(__file__).parents[2]
 
 
 def row(scheduler: str, step_s: float, config: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from autobyte.models import load
 from autobyte.trace import Measurement
 from autobyte.units import format_seconds
 
-DATA = Path(__file__).parent / "data"
-EXAMPLES = Path(__file__).parent.parent / "examples"
+DATA = Path(__file__).parents[1] / "data"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PROFILE = DATA / "small_vgg.json"
 QUICK = ["compare", "--model", str(PROFILE), "--bandwidth", "1Gbit", "--budget", "4", "--seeds", "2"]
 

@@ -1,0 +1,154 @@
+"""Everything of PyTorch that AutoByte uses and PyTorch does not promise to keep.
+
+Each function says why the public interface is not enough. All of them were seen to work in torch 2.13;
+`tests/test_internals.py` tests the behaviour that each relies on, and says which one has changed.
+
+Three are read where they are used, because a function around them would do nothing, or not work:
+
+- `Tensor._version` counts changes in place. `torch/exchange/exchange.py` and `torch/model/updates.py` compare it to
+  refuse a gradient that was changed while it travelled. It is read once per tensor and step on the thread that
+  trains, where a call would cost more than the attribute itself.
+- `Optimizer._step_supports_amp_scaling` is read by `GradScaler.step`. If it is true, the scaler leaves its scale on
+  the object that it was given, the wrapper, where the user's optimizer does not look for it. `DistributedOptimizer`
+  has to answer the scaler itself, with a class attribute.
+- `torch.distributed._compute_bucket_assignment_by_size` assigns DDP's buckets. Only
+  `tests/scheduler/test_policies.py` uses it, to compare the policy `ddp` with them.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+def is_unscaling() -> bool:
+    """Whether the property that calls this is being read by `GradScaler.unscale_`, or by its `step`.
+
+    The scaler divides all gradients by its scale without telling the optimizer: reading `param_groups` is the only
+    sign of it, and the last moment to wait for averages.
+    """
+    return sys._getframe(2).f_code is GradScaler._unscale_grads_.__code__
+
+
+def is_shared(gradient: Tensor) -> bool:
+    """Whether other tensors lie in the memory of a gradient that its parameter has just got.
+
+    Autograd hands a gradient on without a copy even where it is a view of one that is still needed: of a positional
+    embedding that is added to a batch of one, say, or of two parameters that are added. Nothing public counts who
+    uses a storage.
+    """
+    if gradient.layout is not torch.strided:
+        return False
+    storage = gradient.untyped_storage()  # counts, too
+    uses: int = torch._C._storage_Use_Count(storage._cdata)
+    return uses > 2
+
+
+def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy tensors, one by one, into others of the same shapes, in one call.
+
+    The public `copy_` would be a call from Python for every tensor of a fused block.
+    """
+    torch._foreach_copy_(targets, sources)
+
+
+def default_store() -> Store:
+    """The store at which the ranks of the default group met.
+
+    `init_process_group` makes it of the environment, and does not hand it out.
+
+    Raises:
+        ValueError: there is no default group.
+    """
+    return _get_default_store()
+
+
+def own_gloo(
+    name: str, *, rank: int, size: int, timeout: timedelta, threads: int = THREADS, store: Any = None
+) -> Any:
+    """Make a gloo backend for one purpose: collectives of others must not come between its own.
+
+    `dist.new_group` does not pass gloo's options on, so the backend is made directly, on the default group's store.
+    It binds to the interface that GLOO_SOCKET_IFNAME names.
+
+    Args:
+        name: unlike any other, the same on all ranks.
+        rank, size: of this process among those that take part.
+        timeout: after which an operation fails.
+        threads: operations that can be under way at once.
+        store: where the ranks meet; None is the default group's.
+    """
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._threads = threads
+    options._timeout = timeout
+    interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    make = dist.ProcessGroupGloo
+    options._devices = (
+        [make.create_device(interface=interface) for interface in interfaces.split(",")]
+        if interfaces
+        else [make.create_default_device()]
+    )
+    return make(PrefixStore(f"autobyte/{name}", store or default_store()), rank, size, options)
+
+
+def has_step_hooks(optimizer: Optimizer) -> bool:
+    """Whether anything hooks into `step` of this optimizer, or of all.
+
+    The hooks expect one call a step. They can be registered in public, but not listed.
+    """
+    tables = [getattr(optimizer, f"_optimizer_step_{kind}_hooks", {}) for kind in ("pre", "post")]
+    return any([*tables, _global_optimizer_pre_hooks, _global_optimizer_post_hooks])
+
+
+def has_own_step(optimizer: Optimizer) -> bool:
+    """Whether `step` of this object is another one than its class's.
+
+    A learning-rate scheduler replaces it, too, by one that takes note of the call and passes it on: that one does
+    not count. It is known by a mark that the scheduler sets for itself.
+    """
+    step = vars(optimizer).get("step")
+    return step is not None and not (
+        hasattr(step, "_wrapped_by_lr_sched") and step.__wrapped__ is type(optimizer).step
+    )
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether it is made by `torch.compile`, `Module.compile` or TorchScript.
+
+    Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
+    """
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
+
+
+def uncompiled(hook: Hook) -> Hook:
+    """A hook that `torch.compile` does not trace into; where nothing is compiled, as it is.
+
+    The public `torch.compiler.disable` would import the compiler, which takes seconds, for those who never use it.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    return hook if dynamo is None else dynamo.disable(hook)
+
+
+def see_hooks() -> None:
+    """Have `torch.compile` look for hooks: a graph made of a module without any would go on leaving them out.
+
+    The setting is this thread's alone, and has no public name.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and dynamo.config.skip_nnmodule_hook_guards:
+        dynamo.config.skip_nnmodule_hook_guards = False
+        dynamo.reset()  # what was compiled before is compiled again when it is called

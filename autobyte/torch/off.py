@@ -1,0 +1,77 @@
+"""What the wrapper does while AutoByte is off: it hands every call on to the user's optimizer."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch.optim import Optimizer
+
+from autobyte.config import Config
+from autobyte.torch.tuning.report import Report
+
+
+class Off:
+    """Nothing is averaged. It has the methods of `On`, so that the wrapper need not know which one it has.
+
+    Args:
+        optimizer: the user's.
+        tell_joined: tells ranks whose inputs have ended that a step begins.
+        last_report: of a training that is over.
+    """
+
+    training = None
+
+    def __init__(self, optimizer: Optimizer, tell_joined: Callable[[], bool], last_report: Report | None) -> None:
+        self._optimizer = optimizer
+        self._tell_joined = tell_joined
+        self.last_report = last_report
+
+    def step(self, closure: Callable[[], Any] | None) -> Any:
+        """Update the parameters."""
+        self._tell_joined()
+        return self._optimizer.step(closure)
+
+    def synchronize(self) -> None:
+        """No average is under way."""
+
+    def flush(self) -> None:
+        """No update is due."""
+
+    def broadcast_buffers(self) -> None:
+        """Ranks keep their own buffers."""
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Nothing is sent anyway."""
+        return nullcontext()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear gradients."""
+        self._optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the optimizer's state; config and plan are left aside."""
+        self._optimizer.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters."""
+        self._optimizer.add_param_group(param_group)
+
+    def reconfigure(self, config: Config) -> None:
+        """There is nothing to configure."""
+
+    def report(self) -> Report | None:
+        """What a training that is over has tried, won and spent."""
+        return self.last_report
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def part(self) -> None:
+        """Other ranks need nothing of this one."""
+
+    def accompany(self) -> None:
+        """Ranks that still have inputs need nothing of this one."""

@@ -1,0 +1,316 @@
+"""What the wrapper does while AutoByte is on: gradients travel, and layers are updated when they are called."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from autobyte.config import Config
+from autobyte.errors import InputError
+from autobyte.internals import is_compiled, see_hooks
+from autobyte.torch.exchange.exchange import Exchange
+from autobyte.torch.exchange.training import Training, broadcast_state
+from autobyte.torch.exchange.verify import Verification
+from autobyte.torch.model.layers import CalledLayer, find_layers
+from autobyte.torch.model.times import LayerTimes
+from autobyte.torch.model.updates import Updates, can_cross_steps, drop, zero
+from autobyte.torch.tuning.advice import Adviser
+from autobyte.torch.tuning.online import Online
+from autobyte.torch.tuning.recording import Recording
+from autobyte.torch.tuning.report import Report, report_on
+from autobyte.torch.tuning.search import Search, fingerprint
+
+log = logging.getLogger("autobyte")
+
+
+class On:
+    """A training that goes on, as `DistributedOptimizer` drives it. It has the methods of `Off`.
+
+    Args:
+        optimizer, model: the user's.
+        connect: makes the training; it is told what to call at every gradient.
+        chooser: what chooses the config, in words that must be the same on all ranks.
+        search: makes what searches for a config, if anything does.
+        tell_joined: tells ranks whose inputs have ended that a step begins; whether there can be any.
+        group: the ranks; None is all.
+        drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        *,
+        connect: Callable[..., Training],
+        chooser: str,
+        search: Callable[[Training], Search] | None,
+        tell_joined: Callable[[], bool],
+        group: dist.ProcessGroup | None,
+        drift: float,
+        record: Path | str | None,
+        cross_step: bool,
+        verify_steps: int,
+    ) -> None:
+        self._optimizer = optimizer
+        self._model = model
+        self._group = group
+        self._synchronized = self._joining = False
+        self._notify = tell_joined
+        self._online: Online | None = None
+        self.last_report: Report | None = None  # when it is closed
+        self._handles: list[RemovableHandle] = []
+        self._drift = drift
+        self.training = connect(before=self._on_backward)
+        self._default = self.training.config
+        self._record = record
+        self._search = None
+        try:
+            self.training.control.agree("policy= or tuner=", chooser)
+            if search is not None:
+                self._search = search(self.training)
+                self._search.resume()
+        except BaseException:
+            self.training.close()  # else its hooks would stay with the model
+            raise
+        self._verification = Verification(self.training, verify_steps)
+        self._updates = Updates(optimizer, self.training.exchange)
+        self._cross = cross_step and self._may_cross()
+        self._calls: dict[nn.Module, None] = {model: None}
+        self._has_called: set[bool] = set()  # the model itself (True), and parts of it
+        compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again
+        if not compiled:
+            see_hooks()  # somebody may have compiled it, and hand in what is inside
+        self._watch = [] if compiled else [m.register_forward_pre_hook(self._called) for m in model.modules()]
+        self.training.exchange.on_begin = self._tell_joined
+        for module in model.modules():  # whose state is read or written: nothing may be due
+            self._handles += [
+                module.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
+                module.register_load_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
+            ]
+        self._handles += [  # whoever kept the optimizer itself may read and write its state, too
+            optimizer.register_state_dict_pre_hook(lambda *_: self.flush()),
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush()),
+        ]
+
+    def step(self, closure: Callable[[], Any] | None) -> Any:
+        """Update the parameters."""
+        exchange = self.training.exchange
+        self.training.check_groups(self._optimizer)
+        self._updates.settle()  # of a step before without a forward and backward pass since
+        if closure is not None:
+            exchange.announced()  # nobody switches between two evaluations
+            return self._optimizer.step(self._averaged(closure, exchange))
+        crossing = self._updates.ready and can_cross_steps(self._optimizer)
+        if crossing and not self._synchronized and not self._verification.active:
+            exchange.close()
+            self._updates.plan()
+        else:
+            self.synchronize()
+            self._optimizer.step()
+        exchange.taken = True
+        self._synchronized = False
+        if self._online is not None and not (self._joining and exchange.joined):
+            self._online.after_step()
+        return None
+
+    def synchronize(self) -> None:
+        """Wait for all averages."""
+        self._synchronize()
+
+    def _synchronize(self, *, given_up: bool = False, joined: bool = False) -> None:
+        if self._synchronized:
+            return
+        exchange = self.training.exchange
+        self._updates.settle()
+        exchange.close(given_up=given_up, joined=joined)
+        exchange.wait()
+        self._verification.check()
+        self._synchronized = True
+        if self._watch and self._has_called and exchange.learned:
+            self._find_layers()
+
+    def flush(self) -> None:
+        """Take every update that is due."""
+        self._updates.settle()
+
+    def broadcast_buffers(self) -> None:
+        """Send rank 0's buffers to all ranks. Collective."""
+        self.flush()
+        broadcast_state(self._model, self._group, buffers_only=True)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Backward passes within the block accumulate, and send nothing."""
+        return self.training.exchange.no_sync()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear gradients; those in transit once they are used."""
+        clear = drop if set_to_none else zero
+        if self.training.exchange.open:  # a backward pass whose step is given up
+            self._synchronize(given_up=True)
+        self.training.exchange.forget()
+        in_transit = self._updates.clear_later(clear)
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter not in in_transit:
+                    clear(parameter)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, when all updates are taken, and the config and plan in force."""
+        self.flush()
+        state = self._optimizer.state_dict()
+        state["autobyte"] = self.training.to_json()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave; a config of another job is left aside."""
+        self.flush()
+        self._optimizer.load_state_dict(state_dict)
+        if "autobyte" not in state_dict:
+            return
+        if self.training.resume(state_dict["autobyte"]) and self._online is not None:
+            self._online.restart()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse it: the gradients that travel are agreed upon.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError("add parameter groups before DistributedOptimizer is made")
+
+    def reconfigure(self, config: Config) -> None:
+        """Use a config from the next step on. Collective."""
+        self.training.control.agree("a config", str(config))
+        if self._online is not None:
+            self._online.use(config)
+        else:
+            self.training.replan(self.training.job, config, None)
+
+    def report(self) -> Report:
+        """What was tried, won and spent."""
+        adviser = self._online.adviser if self._online is not None else None
+        tuner = self._search.tuner if self._search is not None else None
+        return report_on(self.training, adviser, tuner=tuner, default=self._default)
+
+    def close(self) -> None:
+        """Take the last updates, and let go of hooks, threads and sockets."""
+        try:
+            self.flush()
+        finally:
+            self.last_report = self.report()
+            for handle in (*self._watch, *self._handles):
+                handle.remove()
+            self._updates.remove()
+            self.part()
+
+    def part(self) -> None:
+        """Let go of the tuner, of threads and sockets."""
+        try:
+            if self._online is not None and self._online.adviser is not None:
+                self._online.adviser.part()
+        finally:
+            self.training.close()
+
+    def _may_cross(self) -> bool:
+        """Whether layers can be updated one by one; says so if not."""
+        why = None
+        if not can_cross_steps(self._optimizer):
+            why = f"{type(self._optimizer).__name__} is not known to be element-wise, or has step hooks"
+        elif any(is_compiled(module) for module in self._model.modules()):
+            why = "the model is compiled"
+        if why:
+            log.info("updates happen in step(), not layer by layer: %s", why)
+        return why is None
+
+    def _called(self, module: nn.Module, _arguments: object) -> None:
+        self._calls.setdefault(module)
+        self._has_called.add(module is self._model)
+
+    def _find_layers(self) -> None:
+        """After the first step: which modules are called, in which order, and whose parameters they need."""
+        for hook in self._watch:
+            hook.remove()
+        self._watch = []
+        if self._cross and True not in self._has_called:
+            log.info("updates happen in step(), not layer by layer: parts of the model are called, but not the model")
+            self._cross = False  # nobody could say when it reads the parameters of its own
+        layers = find_layers(self._model, self._calls, self.training.exchange.parameters)
+        if self._cross:
+            self._updates.install(layers, self.training.exchange.parameters, self._model)
+        if self.training.control.same("; ".join(layer.name for layer in layers)):
+            adviser = None
+            if self.training.rank == 0:
+                adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
+            self._online = Online(self.training, layers, self._measure(layers), adviser)
+        else:
+            log.warning("ranks call their layers in different orders: nothing is planned or tuned")
+
+    def _recording(self) -> Recording | None:
+        if self._record is None:
+            return None
+        chosen = self._search.tuner if self._search is not None else "none"
+        return Recording(self._record, fingerprint(self.training, policy=self._default.policy), tuner=chosen)
+
+    def _measure(self, layers: list[CalledLayer]) -> LayerTimes:
+        """Set the hooks that time layers, beside those that are there anyway."""
+        times = self._updates.times = LayerTimes(len(layers), next(self._model.parameters()).device)
+        places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
+        self.training.exchange.on_gradient = lambda name: times.gradient(places[name])
+        if not self._cross:
+            for index, layer in enumerate(layers):
+                self._handles.append(layer.module.register_forward_pre_hook(partial(_mark, times, index)))
+        self._handles.append(self._model.register_forward_pre_hook(lambda *_: times.begin(), prepend=True))
+        self._handles.append(self._model.register_forward_hook(lambda *_: times.forward_over()))
+        return times
+
+    def _on_backward(self) -> None:
+        """The first gradient of a backward pass: what is due is overdue, and earlier averages are history."""
+        self._updates.settle()
+        self._synchronized = False
+
+    def _tell_joined(self) -> None:
+        """A step begins: ranks whose inputs have ended hear of it."""
+        self._joining = self._notify()
+
+    def accompany(self) -> None:
+        """The communication of a step, on a rank without inputs."""
+        exchange = self.training.exchange
+        exchange.on_begin = lambda: None
+        self.flush()
+        self.zero_grad()
+        self._synchronized = False  # its own last step may have been given up after its averages were there
+        self._synchronize(joined=True)
+        self._synchronized = False
+        exchange.taken = True
+        self.zero_grad()
+        exchange.on_begin = self._tell_joined  # no window goes on meanwhile: the others may leave out an update
+
+    def _averaged(self, closure: Callable[[], Any], exchange: Exchange) -> Callable[[], Any]:
+        def evaluate() -> Any:
+            loss = closure()
+            self._synchronized = False
+            self.synchronize()
+            exchange.taken = True
+            return loss if self._joining else self._mean(loss)
+
+        return evaluate
+
+    def _mean(self, loss: Any) -> Any:
+        """A loss, averaged over all ranks: what an optimizer decides by it, all ranks must decide."""
+        if not isinstance(loss, torch.Tensor | float):
+            return loss
+        rows = self.training.control.gather(torch.tensor([float(loss)], dtype=torch.float64, device="cpu"))
+        mean = float(rows.mean())
+        return mean if isinstance(loss, float) else torch.full_like(loss.detach(), mean)
+
+
+def _mark(times: LayerTimes, layer: int, *_: object) -> None:
+    times.called(layer, times.now())

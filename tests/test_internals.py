@@ -1,0 +1,222 @@
+"""What AutoByte relies on in PyTorch without a promise: a test that fails here says what PyTorch has changed."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import SGD
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from autobyte import internals
+
+CHANGED = f"torch {torch.__version__} has changed: "
+
+
+class Reader(SGD):
+    """Notes who reads its groups; as a wrapper, it could be one that says it takes a scale."""
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self.unscaling: list[bool] = []
+        super().__init__([parameter], lr=1.0)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        self.unscaling.append(internals.is_unscaling())
+        return self._groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self._groups = groups
+
+
+def scaled(kind: type[Reader]) -> tuple[GradScaler, Reader, nn.Parameter]:
+    """A scaler of 8, and an optimizer of one parameter whose gradient is 3, times the scale."""
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer, scaler = kind(parameter), GradScaler("cpu", init_scale=8.0)
+    scaler.scale((3 * parameter).sum()).backward()
+    optimizer.unscaling.clear()
+    return scaler, optimizer, parameter
+
+
+def test_a_scaler_reads_the_groups_when_it_unscales() -> None:
+    scaler, optimizer, parameter = scaled(Reader)
+    assert optimizer.param_groups[0]["params"] == [parameter]
+    assert optimizer.unscaling == [False], CHANGED + "everybody who reads param_groups is taken for GradScaler"
+    scaler.unscale_(optimizer)
+    assert any(optimizer.unscaling), CHANGED + "GradScaler._unscale_grads_ no longer reads optimizer.param_groups"
+    assert parameter.grad is not None and parameter.grad.item() == 3.0
+
+
+class Takes(Reader):
+    _step_supports_amp_scaling = True
+
+    def step(self, closure: Any = None) -> Any:
+        self.seen = getattr(self, "grad_scale", None)
+        return super().step(closure) if self.seen is None else None
+
+
+class Refuses(Takes):
+    _step_supports_amp_scaling = False
+
+
+def test_a_scaler_leaves_its_scale_only_with_an_optimizer_that_says_so() -> None:
+    scaler, takes, _ = scaled(Takes)
+    scaler.step(takes)
+    assert takes.seen is not None, CHANGED + "GradScaler.step does not look at _step_supports_amp_scaling"
+    scaler, refuses, parameter = scaled(Refuses)
+    scaler.step(refuses)
+    assert refuses.seen is None, CHANGED + "GradScaler.step leaves its scale in spite of _step_supports_amp_scaling"
+    assert parameter.item() == -3.0, CHANGED + "GradScaler.step does not unscale what the optimizer does not"
+
+
+def shared_of(loss: Tensor, parameters: list[nn.Parameter]) -> list[bool]:
+    """What `is_shared` says of each parameter's gradient at the moment at which autograd hands it on."""
+    shared: dict[int, bool] = {}
+    for index, parameter in enumerate(parameters):
+
+        def note(parameter: nn.Parameter, index: int = index) -> None:
+            assert parameter.grad is not None
+            shared[index] = internals.is_shared(parameter.grad)
+
+        parameter.register_post_accumulate_grad_hook(note)
+    loss.backward()
+    return [shared[index] for index in range(len(parameters))]
+
+
+def test_a_gradient_of_its_own_is_told_from_one_that_others_use() -> None:
+    rows, place = nn.Parameter(torch.ones(1, 2, 3)), nn.Parameter(torch.ones(2, 3))
+    own, view = shared_of((rows.exp() + place.unsqueeze(0)).square().sum(), [rows, place])
+    assert not own, CHANGED + "_storage_Use_Count counts more users of a gradient that is its parameter's alone"
+    assert view, CHANGED + "_storage_Use_Count counts fewer users, or autograd copies a gradient that is a view"
+    assert not internals.is_shared(torch.ones(3).to_sparse())
+
+
+def test_the_version_counts_changes_in_place_and_not_those_through_data() -> None:
+    tensor = torch.zeros(3)
+    before = tensor._version
+    tensor.data.view(-1).add_(1.0)
+    assert tensor._version == before, CHANGED + "what is done to .data counts as a change of the tensor"
+    tensor.mul_(2.0)
+    assert tensor._version > before, CHANGED + "Tensor._version does not count changes in place"
+
+
+def test_copies_go_into_memory_that_is_there() -> None:
+    whole = torch.zeros(5)
+    internals.copy_each([whole[:2], whole[2:]], [torch.ones(2, dtype=torch.bfloat16), torch.full((3,), 2.0)])
+    assert whole.tolist() == [1.0, 1.0, 2.0, 2.0, 2.0], CHANGED + "_foreach_copy_ does not copy into views"
+
+
+@pytest.fixture
+def group() -> Iterator[dist.Store]:
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield store
+    dist.destroy_process_group()
+
+
+def test_the_store_is_the_one_at_which_the_ranks_met(group: dist.Store) -> None:
+    internals.default_store().set("said", "here")
+    assert any(key.endswith("said") for key in group.list_keys()), CHANGED + "_get_default_store is another store"
+
+
+def backends(timeout_s: float, threads: int = 2) -> list[Any]:
+    """Two ranks' backends, on a store of their own."""
+    store, made = dist.HashStore(), {}
+
+    def make(rank: int) -> None:
+        limit = timedelta(seconds=timeout_s)
+        made[rank] = internals.own_gloo("test", rank=rank, size=2, timeout=limit, threads=threads, store=store)
+
+    both = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(30)
+    assert len(made) == 2, CHANGED + "ProcessGroupGloo is made another way"
+    return [made[0], made[1]]
+
+
+def test_a_backend_of_our_own_sums_and_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # binds to what it names
+    near, far = backends(timeout_s=1.0)
+    tensors = [torch.ones(4), torch.full((4,), 2.0)]
+    works = [
+        backend.allreduce([tensor], dist.AllreduceOptions())
+        for backend, tensor in zip((near, far), tensors, strict=True)
+    ]
+    for work in works:
+        work.wait()
+    assert [tensor.tolist() for tensor in tensors] == [[3.0] * 4] * 2
+    alone = near.allreduce([torch.ones(1)], dist.AllreduceOptions())
+    with pytest.raises(RuntimeError):  # by the timeout that was set: gloo's own is half an hour
+        alone.wait(timedelta(seconds=20))
+    assert alone.is_completed(), CHANGED + "ProcessGroupGloo does not take the timeout of its _Options"
+
+
+def test_a_backend_has_as_many_threads_as_it_was_given() -> None:
+    before = len(list(Path("/proc/self/task").iterdir()))
+    both = backends(timeout_s=20.0, threads=9)
+    more = len(list(Path("/proc/self/task").iterdir())) - before
+    assert more >= 9 * len(both), CHANGED + "ProcessGroupGloo does not take the number of threads of its _Options"
+
+
+def test_hooks_of_an_optimizer_and_of_all_are_seen() -> None:
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    assert not internals.has_step_hooks(optimizer)
+    for register in (
+        optimizer.register_step_pre_hook,
+        optimizer.register_step_post_hook,
+        register_optimizer_step_pre_hook,
+        register_optimizer_step_post_hook,
+    ):
+        handle = register(lambda *_: None)
+        assert internals.has_step_hooks(optimizer), CHANGED + f"{register.__name__} keeps its hooks elsewhere"
+        handle.remove()
+        assert not internals.has_step_hooks(optimizer)
+
+
+def test_a_scheduler_does_not_replace_a_step_and_others_do() -> None:
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    assert not internals.has_own_step(optimizer)
+    torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    assert "step" in vars(optimizer) and not internals.has_own_step(optimizer), (
+        CHANGED + "a scheduler marks the step that it replaces another way"
+    )
+    optimizer.step = lambda closure=None: None  # type: ignore[method-assign]
+    assert internals.has_own_step(optimizer)
+
+
+def test_compiled_modules_are_known() -> None:
+    plain, in_place = nn.Linear(2, 2), nn.Linear(2, 2)
+    in_place.compile(backend="eager")
+    assert not internals.is_compiled(plain)
+    assert internals.is_compiled(torch.compile(plain, backend="eager")), CHANGED + "torch.compile has no _orig_mod"
+    assert internals.is_compiled(in_place), CHANGED + "Module.compile has no _compiled_call_impl"
+
+
+def test_a_graph_is_made_again_for_a_hook_that_came_later() -> None:
+    import torch._dynamo  # noqa: PLC0415  (what uncompiled and see_hooks look for)
+
+    torch._dynamo.reset()
+    before, torch._dynamo.config.skip_nnmodule_hook_guards = torch._dynamo.config.skip_nnmodule_hook_guards, True
+    try:
+        inner, called = nn.Linear(2, 2), []
+        compiled = torch.compile(nn.Sequential(inner), backend="eager")
+        compiled(torch.ones(1, 2))
+        internals.see_hooks()
+        hook = internals.uncompiled(lambda *_: called.append(sys._getframe().f_code.co_name))
+        inner.register_forward_pre_hook(hook)
+        compiled(torch.ones(1, 2))
+        compiled(torch.ones(1, 2))
+        assert len(called) == 2, CHANGED + "a compiled graph leaves hooks out that came later"
+    finally:
+        torch._dynamo.config.skip_nnmodule_hook_guards = before
+        torch._dynamo.reset()

@@ -1,0 +1,80 @@
+"""Ranks that do not agree end at once, and say what differs."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty import (
+    at_once,
+    make_model,
+    said,
+    wrapped,
+)
+from torch import nn
+
+from autobyte.torch.exchange.control import first_line
+
+
+def test_of_a_message_its_first_sentence_is_said() -> None:
+    gloo = RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer. This may mean much")
+    assert first_line(gloo) == "Connection closed by peer"
+    assert first_line(RuntimeError("broken\nat line 3")) == "broken"
+    assert first_line(TimeoutError()) == "TimeoutError"
+
+
+def test_ranks_with_different_models_end_at_once() -> None:
+    told = {
+        "shapes": (
+            r"0.weight \(30, 12\) torch.float32 stride \(12, 1\)$",
+            r"0.weight \(31, 12\) torch.float32 stride \(12, 1\) where rank 0 has 0.weight \(30, 12\)",
+        ),
+        "number": ("nothing$", r"5.weight \(4, 4\) torch.float32 stride \(4, 1\) where rank 0 has nothing$"),
+    }
+    for how, ranks in zip([*told, *told], at_once(_different, 3, tuple(told), timeout_s=20), strict=True):
+        for rank, outcome in enumerate(ranks.outcomes()):
+            why = f"CommunicationError: ranks \\[2\\] have a model unlike rank 0's; rank {rank} has "
+            assert re.match(why + told[how][rank == 2], said(outcome)), said(outcome)
+
+
+def _different(rank: int, engine: str, how: str) -> None:
+    model = make_model(width=31 if rank == 2 and how == "shapes" else 30)
+    if rank == 2 and how == "number":
+        model.append(nn.Linear(4, 4))
+    wrapped(model, engine)
+
+
+@pytest.mark.parametrize("refuses", [0, 1])
+def test_a_model_that_one_rank_refuses_ends_all_at_once(refuses: int) -> None:
+    for ranks in at_once(_refused, 2, (refuses,), timeout_s=20):
+        outcomes = [said(outcome) for outcome in ranks.outcomes()]
+        assert outcomes[refuses] == "InputError: the optimizer trains no parameter of 'Sequential'"
+        assert outcomes[1 - refuses].startswith("CommunicationError: ranks [1] have a model unlike rank 0's; ")
+
+
+def _refused(rank: int, engine: str, refuses: int) -> None:
+    model = make_model()
+    wrapped(model.requires_grad_(rank != refuses), engine)
+
+
+def test_ranks_with_different_plans_do_not_begin() -> None:
+    """As if one planned otherwise than the others: another version, or a bug."""
+    for ranks in at_once(_plans_otherwise, 3, timeout_s=20):
+        for rank, outcome in enumerate(ranks.outcomes()):
+            why = rf"CommunicationError: ranks \[1\] have a plan for .* unlike rank 0's; rank {rank} has [0-9a-f]+"
+            assert re.match(why + (" where rank 0 has [0-9a-f]+$" if rank == 1 else "$"), said(outcome)), said(
+                outcome
+            )
+
+
+def _plans_otherwise(rank: int, engine: str) -> None:
+    from autobyte.torch.exchange import training  # noqa: PLC0415
+
+    as_it_is = training.agreed_plan
+
+    def otherwise(job: Any, config: Any, order: Any) -> Any:
+        plan = as_it_is(job, config, order)
+        return plan.with_sequence(np.roll(np.arange(len(plan.tiling)), 1)) if rank == 1 else plan
+
+    training.agreed_plan = otherwise
+    wrapped(make_model(), engine)

@@ -1,0 +1,70 @@
+"""Steps that some ranks leave out, and what a step leaves behind."""
+
+import re
+
+import torch
+from faulty import SMALL, STEPS, WHERE, at_once, compare, fail, make_model, once, rows, said, state, train, wrapped
+from ranks import on_ranks
+from torch import Tensor
+
+import autobyte.torch as ab
+
+
+def test_a_caught_exception_in_backward_ends_all_ranks() -> None:
+    """The rank leaves out a step that others take: parameters differ from then on, and nobody may go on."""
+    for ranks in at_once(_catching, 2, ("backward",)):
+        for rank, outcome in enumerate(ranks.outcomes()):
+            assert re.match(rf"CommunicationError: rank {rank}, step \d+: ", said(outcome)), outcome
+            assert re.search("1 of 2 ranks left out a step that others took|no word from rank", said(outcome)), (
+                outcome
+            )
+
+
+def test_a_caught_exception_in_forward_only_loses_a_batch() -> None:
+    """Nothing of that step was sent: the rank's next batch takes its place, and the other's last step is alone."""
+    for ranks in at_once(_catching, 2, ("forward",)):
+        outcomes = ranks.outcomes()
+        assert outcomes[1] == STEPS - 1
+        assert re.match("CommunicationError: " + WHERE.format(rank=0), said(outcomes[0])), outcomes[0]
+
+
+def _catching(rank: int, engine: str, where: str) -> int:
+    model = make_model()
+    optimizer = wrapped(model, engine)
+    train(model, optimizer, rank, range(6))
+    if rank == 1:
+        if where == "forward":
+            model[3].register_forward_hook(once(fail))
+        else:
+            model[2].weight.register_hook(once(fail))
+    for step in range(6, STEPS):
+        try:
+            train(model, optimizer, rank, range(step, step + 1))
+        except RuntimeError as error:
+            if "out of luck" not in str(error):
+                raise
+        if step == STEPS - 2 + rank and where == "forward":  # after as many steps
+            compare(state(model, optimizer))
+    optimizer.flush()
+    return int(optimizer.training.exchange.steps)
+
+
+def test_steps_with_a_closure_leave_nothing_behind() -> None:
+    on_ranks(_closures, 2)
+
+
+def _closures(rank: int) -> None:
+    model = make_model()
+    optimizer = ab.DistributedOptimizer(torch.optim.LBFGS(model.parameters(), max_iter=3), model, config=SMALL)
+    for step in range(6):
+
+        def closure(step: int = step) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(rows(rank, step)).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert optimizer.training is not None
+    assert optimizer.training.exchange.steps > 12
+    assert len(optimizer.training.exchange._tallies) < 6

@@ -1,0 +1,91 @@
+"""Servers on ranks of their own: they sum, end with their workers, and end them if one is lost."""
+
+import contextlib
+import os
+import re
+import signal
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import tuned
+from faulty import (
+    SMALL,
+    WHERE,
+    make_model,
+    said,
+    train,
+)
+from ranks import Ranks, on_ranks
+from torch.nn.parallel import DistributedDataParallel
+
+import autobyte.torch as ab
+from autobyte.errors import InputError
+
+
+def test_a_server_rank_that_is_killed_ends_all_workers() -> None:
+    """The other server hears that its workers have ended, in a sum or between two, and does the same."""
+    outcomes = Ranks(_loses_a_server, 4, timeout_s=30).outcomes()
+    assert outcomes[3] is None
+    assert re.match(r"ended|CommunicationError: server rank 2: rank [01]", str(outcomes[2])), outcomes[2]
+    for rank in (0, 1):
+        assert re.match("CommunicationError: " + WHERE.format(rank=rank), said(outcomes[rank])), outcomes[rank]
+        assert "rank 3 is gone" in said(outcomes[rank])
+
+
+def _loses_a_server(rank: int) -> str:
+    """Ranks 0 and 1 train, 2 and 3 serve; 3 is lost after a while."""
+    workers = dist.new_group([0, 1])
+    if rank == 3:
+        threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    if rank > 1:
+        ab.serve([2, 3], timeout=timedelta(seconds=20))
+        return "ended"
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    keywords = {"config": SMALL, "timeout": timedelta(seconds=20)}
+    wrapper = ab.DistributedOptimizer(
+        optimizer, model, engine="ps", servers=[2, 3], process_group=workers, **keywords
+    )
+    try:
+        train(model, wrapper, rank, range(10**9))
+    finally:
+        with contextlib.suppress(ab.CommunicationError):
+            wrapper.close()
+    return "went on"
+
+
+def test_ranks_of_their_own_serve() -> None:
+    on_ranks(_served, 4)
+
+
+def _served(rank: int) -> None:
+    workers = dist.new_group([0, 1])
+    if rank >= 2:
+        ab.serve([2, 3])
+        return
+    theirs, ours = tuned.make_model(), tuned.make_model()
+    tuned.train(DistributedDataParallel(theirs, process_group=workers), tuned.adam(theirs), rank, 20)
+    optimizer = ab.DistributedOptimizer(tuned.adam(ours), ours, engine="ps", servers=[2, 3], process_group=workers)
+    tuned.train(ours, optimizer, rank, 20)
+    optimizer.flush()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    optimizer.close()
+
+
+def test_servers_must_not_train() -> None:
+    on_ranks(_cannot_serve, 2)
+
+
+def _cannot_serve(rank: int) -> None:
+    with pytest.raises(InputError, match="not among the servers"):
+        ab.serve([1 - rank])
+    with pytest.raises(InputError, match="do not train"):
+        ab.serve([0, 1])
+    model = tuned.make_model()
+    with pytest.raises(InputError, match="servers= is for engine='ps'"):
+        ab.DistributedOptimizer(tuned.adam(model), model, servers=[1])
+    with pytest.raises(InputError, match=r"servers=\[1\]: ranks \[1\] train; leave servers= out"):
+        ab.DistributedOptimizer(tuned.adam(model), model, engine="ps", servers=[1])

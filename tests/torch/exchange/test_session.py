@@ -1,0 +1,161 @@
+"""Waits for gradients that do not come end in time, and say rank, step and tensor."""
+
+import os
+import re
+import signal
+import time
+from datetime import timedelta
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from faulty import STEPS, WHERE, at_once, by_ddp, fail, make_model, once, said, state, train, wrapped
+from ranks import Ranks
+
+from autobyte.testing import Faults, FaultyEngine
+from autobyte.torch.exchange.training import ENGINES as ENGINES_OF_TRAINING
+
+
+def test_a_rank_that_is_killed_is_named_by_all_others() -> None:
+    """With parameter servers on the ranks' hosts, a server is lost besides."""
+    others = [Ranks(_killed, 3, engine, "backward", timeout_s=30) for engine in ("leader", "dear")]
+    for ranks in (*at_once(_killed, 3, ("forward", "backward", "after step")), *others):
+        outcomes = ranks.outcomes()
+        assert outcomes[1] is None
+        for rank in (0, 2):
+            assert re.match("CommunicationError: " + WHERE.format(rank=rank), said(outcomes[rank])), outcomes[rank]
+            assert "no word from rank 1" in said(outcomes[rank])
+
+
+def _killed(rank: int, engine: str, when: str) -> None:
+    model = make_model()
+    optimizer = wrapped(model, engine, timedelta(seconds=15))
+    train(model, optimizer, rank, range(6))
+    if rank == 1:
+        place = model[1] if when == "forward" else None
+        if place is not None:
+            place.register_forward_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        elif when == "backward":
+            model[2].weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    train(model, optimizer, rank, range(6, 8))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train(model, optimizer, rank, range(8, STEPS))
+    optimizer.flush()
+
+
+def test_a_rank_that_is_stopped_for_less_than_the_timeout_changes_nothing() -> None:
+    both = at_once(_stopped, 2, (1,), 40.0)
+    _stop_and_go([(ranks, 1) for ranks in both], 10.0)
+    for ranks in both:
+        assert ranks.results() == [True, True]
+
+
+def test_a_rank_that_is_stopped_for_longer_is_named() -> None:
+    """Rank 0 is the host of the store through which the silent one is found out."""
+    stopped = [(ranks, rank) for rank in (0, 1) for ranks in at_once(_stopped, 2, (rank,), 2.0)]
+    _stop_and_go(stopped, 10.0)
+    for ranks, rank in stopped:
+        outcomes = ranks.outcomes()
+        waited = said(outcomes[1 - rank])
+        assert re.match("CommunicationError: " + WHERE.format(rank=1 - rank), waited), waited
+        assert f"no word from rank {rank}" in waited or (rank == 0 and "the store at which the ranks met" in waited)
+        assert f"rank {rank}, step" in said(outcomes[rank])
+
+
+def _stop_and_go(stopped: list[tuple[Ranks, int]], seconds: float) -> None:
+    until = time.monotonic() + 20
+    for ranks, rank in stopped:
+        status = Path(f"/proc/{ranks.processes[rank].pid}/status")
+        while "State:\tT" not in status.read_text():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    time.sleep(seconds)
+    for ranks, rank in stopped:
+        ranks.signal(rank, signal.SIGCONT)
+
+
+def _stopped(rank: int, engine: str, stopped: int, timeout_s: float) -> bool:
+    expected = by_ddp(rank)
+    model = make_model()
+    optimizer = wrapped(model, engine, timedelta(seconds=timeout_s))
+    train(model, optimizer, rank, range(6))
+    if rank == stopped:
+        model[2].weight.register_hook(once(lambda: os.kill(os.getpid(), signal.SIGSTOP)))
+    train(model, optimizer, rank, range(6, STEPS))
+    return all(torch.equal(a, b) for a, b in zip(state(model, optimizer), expected, strict=True))
+
+
+def test_an_exception_in_one_rank_ends_the_others() -> None:
+    for ranks in at_once(_raising, 3, ("forward", "backward")):
+        outcomes = ranks.outcomes()
+        assert "RuntimeError: out of luck" in said(outcomes[1])
+        for rank in (0, 2):
+            assert re.match("CommunicationError: " + WHERE.format(rank=rank), said(outcomes[rank])), outcomes[rank]
+            assert "no word from rank 1" in said(outcomes[rank])
+
+
+def _raising(rank: int, engine: str, where: str) -> None:
+    model = make_model()
+    optimizer = wrapped(model, engine, timedelta(seconds=5))
+    train(model, optimizer, rank, range(6))
+    if rank == 1:
+        if where == "forward":
+            model[3].register_forward_hook(fail)
+        else:
+            model[2].weight.register_hook(fail)
+    train(model, optimizer, rank, range(6, STEPS))
+    optimizer.flush()
+
+
+@pytest.mark.parametrize("fault", ["fail", "hang", "delay", "jitter"])
+def test_an_engine_that_fails_on_purpose(fault: str) -> None:
+    """Whatever engine is underneath: the rank whose block fails says so, and the other one hears it."""
+    for ranks in at_once(_faulty, 2, (fault,)):
+        outcomes = ranks.outcomes()
+        if fault in ("delay", "jitter"):
+            assert outcomes == [True, True]
+            continue
+        for rank in (0, 1):
+            assert re.match("CommunicationError: " + WHERE.format(rank=rank), said(outcomes[rank])), outcomes[rank]
+        why = "failed on purpose on rank 1" if fault == "fail" else "did not arrive within 3 s"
+        assert any(why in said(outcome) for outcome in outcomes), outcomes
+
+
+def _faulty(rank: int, engine: str, fault: str) -> bool:
+    expected = by_ddp(rank)
+    faults = {
+        "fail": Faults().fail_at(rank=1, step=7),
+        "hang": Faults().hang_at(rank=1, step=7),
+        "delay": Faults().delay_at(rank=1, step=7, seconds=1.0),
+        "jitter": Faults().jitter(2e-3, seed=rank),
+    }[fault]
+    make = ENGINES_OF_TRAINING[engine]
+
+    def faulty(training: Any, timeout: timedelta) -> FaultyEngine:
+        return FaultyEngine(
+            make(training, timeout), faults, rank=rank, step=lambda: int(training.session.runner.step)
+        )
+
+    ENGINES_OF_TRAINING[engine] = faulty
+    model = make_model()
+    optimizer = wrapped(model, engine, timedelta(seconds=3))
+    train(model, optimizer, rank)
+    return all(torch.equal(a, b) for a, b in zip(state(model, optimizer), expected, strict=True))
+
+
+def test_ranks_that_fail_end_by_themselves_and_leave_no_process() -> None:
+    forkserver.ensure_running()
+    resource_tracker.ensure_running()
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    ranks = Ranks(_killed, 3, "ps", "backward", timeout_s=30)
+    for process in ranks.processes:
+        process.join(30)
+    ended = [process.exitcode for process in ranks.processes]
+    assert [ended[0], ended[2]] == [0, 0], ended  # they have said why; nobody has killed them
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    _, alive = psutil.wait_procs(left, timeout=5)
+    assert not alive, [child.name() for child in alive]

@@ -1,0 +1,195 @@
+"""Which optimizers are stepped layer by layer, and what refuses an update."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from ranks import RankError, on_ranks
+from stories import (
+    STEPS,
+    assert_equal,
+    make_mlp,
+    parameters_of,
+    rows,
+    sgd,
+    told_twice,
+    train,
+    with_ab,
+    with_ddp,
+)
+from torch import Tensor, nn
+
+from autobyte.errors import InputError
+from autobyte.torch.model.layers import CalledLayer
+from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop
+
+
+class Averages:
+    """Gradients that arrive when they are told to; whoever waits makes them."""
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+        self.waited: list[str] = []
+
+    def arrived(self, names: Iterable[str]) -> bool:
+        return set(names) <= self.there
+
+    def wait(self, names: Iterable[str]) -> None:
+        self.waited += names
+        self.there |= set(names)
+
+    def missing(self, name: str) -> Tensor | None:
+        return None
+
+
+def stepped() -> tuple[nn.Sequential, Updates, Averages]:
+    """Three layers after a backward pass and a step of 1 / gradient, whose updates are due."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
+    averages, optimizer = Averages(), torch.optim.SGD(model.parameters(), lr=1.0)
+    updates = Updates(optimizer, averages)
+    layers = [
+        CalledLayer(name, module, [(f"{name}.weight", module.weight)]) for name, module in model.named_children()
+    ]
+    updates.install(layers, [f"{name}.weight" for name in "012"], model)
+    model(torch.ones(1, 2)).sum().backward()
+    updates.plan()
+    return model, updates, averages
+
+
+def test_a_layer_is_updated_when_it_is_called_with_those_behind_it_that_have_arrived() -> None:
+    model, updates, averages = stepped()
+    before = [layer.weight.detach().clone() for layer in model]
+    expected = [a - layer.weight.grad for a, layer in zip(before, model, strict=True)]
+    averages.there = {"1.weight"}
+    model[0](torch.ones(1, 2))
+    assert averages.waited[0] == "0.weight"
+    assert [torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True)] == [True, True, False]
+    updates.settle()
+    assert averages.waited[-1] == "2.weight"
+    assert all(torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True))
+    updates.settle()  # once
+    assert all(torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True))
+
+
+def test_gradients_in_transit_are_cleared_once_they_are_used() -> None:
+    model, updates, _ = stepped()
+    before = model[2].weight.detach().clone()
+    assert updates.clear_later(drop) == set(model.parameters())
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    updates.settle()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not torch.equal(model[2].weight, before)
+
+
+def test_hyper_parameters_are_those_of_the_step() -> None:
+    model, updates, _ = stepped()
+    expected = model[0].weight - model[0].weight.grad
+    updates._optimizer.param_groups[0]["lr"] = 100.0  # a scheduler, right after step()
+    updates.settle()
+    assert torch.equal(model[0].weight, expected)
+
+
+def test_only_optimizers_that_are_known_cross_steps() -> None:
+    parameter = nn.Parameter(torch.zeros(1))
+    assert all(can_cross_steps(kind([parameter], lr=0.1)) for kind in ELEMENTWISE)
+    assert not can_cross_steps(torch.optim.LBFGS([parameter]))
+    hooked = torch.optim.SGD([parameter], lr=0.1)
+    hooked.register_step_post_hook(lambda *_: None)
+    assert not can_cross_steps(hooked)
+
+
+def test_other_optimizers_are_stepped_as_a_whole() -> None:
+    on_ranks(_other_optimizers, 2)
+
+
+def _other_optimizers(rank: int) -> None:
+    class Mine(torch.optim.SGD):
+        """Not known to be element-wise."""
+
+    for make, closure in itertools.chain(
+        ((make, False) for make in _elementwise()),
+        [(lambda p: Mine(p, lr=0.1), False), (lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3), True)],
+    ):
+
+        def story(wrap: Any, make: Any = make, closure: bool = closure) -> list[Tensor]:
+            model, optimizer = wrap(module := make_mlp(), make(module.parameters()))
+
+            def evaluate(step: int) -> Tensor:
+                optimizer.zero_grad()
+                loss = model(rows(rank, step, 5, 12)).square().mean()
+                loss.backward()
+                return loss
+
+            for step in range(STEPS):
+                if closure:
+                    optimizer.step(lambda step=step: evaluate(step))
+                else:
+                    evaluate(step)
+                    optimizer.step()
+            return parameters_of(module, optimizer)
+
+        assert_equal(story(with_ab), story(with_ddp))
+
+
+def _elementwise() -> Iterator[Callable[[Any], torch.optim.Optimizer]]:
+    for kind in ELEMENTWISE:
+        yield lambda parameters, kind=kind: kind(parameters, lr=0.01)
+
+
+def test_changing_parameters_before_their_update_is_refused() -> None:
+    with pytest.raises(RankError, match=r"parameter '0.weight' was changed after step\(\).*call flush\(\) before"):
+        on_ranks(_weight_clipping, 2)
+
+
+def _weight_clipping(rank: int) -> None:
+    model, optimizer = with_ab(module := make_mlp(), sgd(module))
+    for step in range(STEPS):
+        train(model, optimizer, rank, range(step, step + 1))
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.clamp_(-0.1, 0.1)
+
+
+def test_a_refused_update_is_refused_again() -> None:
+    on_ranks(_refused, 2)
+
+
+def _refused(rank: int) -> None:
+    model = make_mlp()
+    _, optimizer = with_ab(model, sgd(model))
+    train(model, optimizer, rank, range(2))
+    with torch.no_grad():
+        model[0].weight.mul_(1.0)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"parameter '0.weight' was changed after step\(\)"):
+            model(rows(rank, 2, 5, 12))
+    with contextlib.suppress(InputError):
+        optimizer.close()
+
+
+def test_step_hooks_that_are_set_after_wrapping() -> None:
+    on_ranks(_hooks, 2)
+
+
+def _hooks(rank: int) -> None:
+    def story(wrap: Any) -> list[Tensor]:
+        module = make_mlp()
+        model, optimizer = wrap(module, sgd(module))
+
+        @torch.no_grad()
+        def clamp(*_: Any) -> None:
+            for parameter in module.parameters():
+                parameter.clamp_(-0.2, 0.2)
+
+        train(model, optimizer, rank)
+        hook = optimizer.register_step_post_hook(clamp)
+        train(model, optimizer, rank, range(STEPS, 2 * STEPS))
+        hook.remove()
+        train(model, optimizer, rank, range(2 * STEPS, 3 * STEPS))
+        return parameters_of(module, optimizer)
+
+    told_twice(story)

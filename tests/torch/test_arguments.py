@@ -1,0 +1,61 @@
+"""Arguments that cannot be used are one line."""
+
+from typing import Any
+
+import pytest
+import torch
+from ranks import on_ranks
+from stories import (
+    make_mlp,
+    sgd,
+)
+from tuned import adam, make_model
+
+import autobyte.torch as ab
+from autobyte.config import Config
+from autobyte.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("keywords", "why"),
+    [
+        ({"space": ab.Space()}, "say tuner="),
+        ({"space": ab.Space(), "policy": "auto"}, "leave out space="),
+        ({"space": (1, 2), "tuner": "random"}, "space must be a Space"),
+        ({"space": ab.Space(knobs={"fussion": (0, 1)}), "tuner": "random"}, "did you mean 'fusion'"),
+        ({"space": ab.Space((4, 8)), "tuner": "random", "config": Config(16, 16)}, "which is not in space="),
+    ],
+)
+def test_spaces_that_cannot_be_used(keywords: dict[str, Any], why: str) -> None:
+    model = make_model()
+    with pytest.raises(InputError, match=why):
+        ab.DistributedOptimizer(adam(model), model, **keywords)
+
+
+def test_wrong_arguments_are_one_line() -> None:
+    on_ranks(_wrong_arguments, 2)
+
+
+def _wrong_arguments(rank: int) -> None:
+    module = make_mlp()
+    for keywords, message in (
+        ({"engine": "alreduce"}, "unknown engine 'alreduce'; did you mean 'allreduce'?"),
+        ({"wire_dtype": "int8"}, "unknown wire dtype 'int8'"),
+        ({"policy": "bytesheduler"}, "unknown policy 'bytesheduler'; did you mean 'bytescheduler'?"),
+        ({"accumulation": 0}, "accumulation must be at least 1, got 0"),
+        ({"policy": "dear", "engine": "ps"}, "policy 'dear' halves all-reduces"),
+        ({"config": "4MiB"}, "config must be a Config, got '4MiB'"),
+        ({"timeout": 30}, "timeout must be a timedelta, got 30"),
+        ({"tuner": "twin", "budget": 0}, "budget must be at least 1 window, got 0"),
+        ({"drift": 0.0}, "drift must be positive, got 0.0"),
+    ):
+        with pytest.raises(InputError) as caught:
+            ab.DistributedOptimizer(sgd(module), module, **keywords)
+        assert message in str(caught.value)
+    swapped: Any = module, sgd(module)
+    with pytest.raises(InputError, match=r"^say DistributedOptimizer\(optimizer, model\), got Sequential, SGD$"):
+        ab.DistributedOptimizer(*swapped)
+    wrapped = ab.DistributedOptimizer(sgd(module), module, wire_dtype=torch.bfloat16)
+    with pytest.raises(InputError, match="wrapped already"):
+        ab.DistributedOptimizer(wrapped, module)
+    wrapped.close()

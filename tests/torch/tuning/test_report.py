@@ -1,0 +1,58 @@
+"""What a report counts and says, against numbers worked out by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from autobyte.config import Config
+from autobyte.torch.tuning.kept import Trial
+from autobyte.torch.tuning.report import Report
+
+DEFAULT, FAST = Config(4_000_000, 16_000_000), Config(1_000_000, 4_000_000)
+EMPTY = Report("Net", 4, "allreduce", None, DEFAULT, DEFAULT, "twin", {}, None, None, 0.0, "")
+
+
+@pytest.fixture
+def report() -> Report:
+    """Two windows at 0.5 s a step, three at 0.4 s."""
+    trials = {DEFAULT: Trial(2, 0.5), FAST: Trial(3, 0.4)}
+    return replace(EMPTY, config=FAST, trials=trials, bound_s=0.3, link_bytes_per_s=125e6, cpu_s=1.5)
+
+
+def test_gain_is_the_defaults_step_over_that_of_the_config_in_force(report: Report) -> None:
+    assert report.gain == pytest.approx(1.25)
+    assert replace(report, trials={DEFAULT: Trial(2, 0.5)}).gain is None  # nothing is known of the other yet
+    unmeasured = replace(report, default=Config(1, 1))  # training began with what a file had
+    assert unmeasured.gain == pytest.approx(1.25)
+
+
+def test_a_search_costs_what_windows_took_beyond_the_best(report: Report) -> None:
+    assert report.search_cost_s == pytest.approx(2 * 10 * (0.5 - 0.4))
+    assert EMPTY.search_cost_s == 0.0
+
+
+def test_it_says_what_was_tried_won_and_spent(report: Report) -> None:
+    title, links, tuner, head, *rows = str(report).splitlines()
+    assert title == f"Net on 4 ranks, allreduce: {FAST.label}"
+    assert links == "links as blocks saw them 1 Gbit/s; no step below 300.0 ms"
+    assert tuner == ("twin: 5 windows of 2 configs, 2.00 s of training and 1.50 s of CPU spent, 1.250x the default")
+    assert head.split("  ")[0] == "config"
+    assert [row.split()[-2:] for row in rows] == [["400.0", "ms"], ["500.0", "ms"]]  # fastest first
+    assert "in force" in rows[0] and "default" in rows[1]
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    assert str(EMPTY).splitlines()[1:] == ["twin has not seen a window yet: the first plan is made beside training"]
+    assert str(replace(EMPTY, tuner=None)).endswith('not tuned: policy="auto" or tuner="twin" does')
+    assert str(replace(EMPTY, failure="ValueError: no idea")).endswith("failed: ValueError: no idea")
+
+
+def test_a_policy_is_named_where_there_are_several(report: Report) -> None:
+    other = Config(1_000_000, 4_000_000, "usbyte")
+    assert f"usbyte {other.label}" in str(replace(report, trials={**report.trials, other: Trial(1, 0.6)}))
+
+
+def test_json_has_every_trial(report: Report) -> None:
+    plain = report.to_json()
+    assert [trial["windows"] for trial in plain["trials"]] == [2, 3]
+    assert (plain["gain"], plain["tuner_cpu_s"], plain["bound_s"]) == (report.gain, 1.5, 0.3)
