@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from autobyte.torch.profile import profile_model
+from autobyte.torch.profiling.profile import profile_model
 from networks import differences, make
 from records import Records, exact, say
 
