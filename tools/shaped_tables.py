@@ -97,7 +97,7 @@ def speed() -> str:
 
 
 def reach() -> str:
-    """The main comparison: VGG16 scaled to a tenth, every scheduler of the bench, as it is and compressed."""
+    """VGG16 scaled to a tenth, every scheduler of the bench, as it is and compressed."""
     ((_, _, rows),) = cells("reach")
     body = [
         [
