@@ -285,7 +285,7 @@ def _scenarios(rows: Rows) -> str:
         body.append([head, "", f"{len(counting)} of {len(everywhere)}", "", *total, "", ""])
         wide = [world for world in everywhere if _gap(world) >= COUNTS and once in world]
         total = [_pooled(wide, tuner, once) if tuner != once else "–" for tuner in tuners]
-        head = f"pooled, from `{once}`, wherever the best constant lacks 5 %"
+        head = f"pooled, from `{once}`, wherever the best constant is 5 % below the oracle"
         body.append([head, "", f"{len(wide)} of {len(everywhere)}", "", *total, "", ""])
     gains = ["gain of `twin` over `bayesian`", "gain claimed by the AutoByte paper"]
     shares = [f"`{tuner}`" for tuner in tuners]
