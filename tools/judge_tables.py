@@ -13,6 +13,7 @@ COUNTS = 0.05  # the part of the oracle's speed that the best constant must lack
 SURE = 2.0  # standard errors of a difference that are not noise
 NOTICEABLE = 0.01  # of the oracle's speed: BO that lacks less leaves no gap to share
 RESAMPLED = 2000
+P90 = "90th percentile"
 BO, AS_PUBLISHED = "bayesian", "bayesian-published"  # tuned once before the start
 PAPER = {"bandwidth-10-3": "6.4 … 23 %", "jobs-joining": "8.8 … 19.2 %"}  # claimed gains over BO tuned once
 
@@ -123,7 +124,7 @@ def _world(row: Row) -> tuple[str, str]:
 
 
 def _bests(rows: Rows) -> dict[tuple[str, str], float]:
-    """The best step of every world, by the grid and by everything that anyone asked for (s)."""
+    """The best step of every world, over the grid and all configs that any tuner tried (s)."""
     best: dict[tuple[str, str], float] = {}
     for row in rows:
         seconds = float(row["best_s"])
@@ -193,8 +194,18 @@ def _static(rows: Rows) -> str:
                 _cpu(mine),
             ]
         )
-    closed_heads, regret_heads = ["gap closed after 3", "at the end"], ["regret after 3", "p90", "at the end", "p90"]
-    head = ["tuner", "gap counts in", *closed_heads, *regret_heads, "search cost, steps", "CPU, of the run"]
+    closed_heads = ["gap closed after 3 decisions", "gap closed at the end"]
+    regret_heads = [
+        f"regret {when}, {which}" for when in ("after 3 decisions", "at the end") for which in ("median", P90)
+    ]
+    head = [
+        "tuner",
+        "worlds with a gap",
+        *closed_heads,
+        *regret_heads,
+        "search cost, steps",
+        "tuner's CPU time, of the run",
+    ]
     return markdown(head, body)
 
 
@@ -213,7 +224,7 @@ def _kinds(rows: Rows) -> str:
                 else:
                     cells.append(_percent(_closed(here, "early_s", best), 0))
             body.append([tuner, what, *cells])
-    return markdown(["tuner", "after 3 decisions", *kinds], body)
+    return markdown(["tuner", "figure after 3 decisions", *kinds], body)
 
 
 def _safety(rows: Rows) -> str:
@@ -233,7 +244,13 @@ def _safety(rows: Rows) -> str:
                 _percent(list(zip(faster.tolist(), map(_shared, mine), strict=True))),
             ]
         )
-    head = ["tuner", "slower beyond noise", "by over 1 %", "by over 3 %", "at worst", "faster than the default"]
+    bounds = [
+        "worlds slower beyond noise",
+        "worlds slower by over 1 %",
+        "worlds slower by over 3 %",
+        "slower at worst",
+    ]
+    head = ["tuner", *bounds, "faster than the default, median"]
     return markdown(head, body)
 
 
@@ -264,15 +281,22 @@ def _scenarios(rows: Rows) -> str:
     for once in (BO, AS_PUBLISHED):
         counting = [world for world in everywhere if _counts(world, once)]
         total = [_percent(_shares(counting, tuner, once), 0) if tuner != once else "–" for tuner in tuners]
-        head = f"all that count beside `{once}`"
+        head = f"median of all worlds that count, from `{once}`"
         body.append([head, "", f"{len(counting)} of {len(everywhere)}", "", *total, "", ""])
         wide = [world for world in everywhere if _gap(world) >= COUNTS and once in world]
         total = [_pooled(wide, tuner, once) if tuner != once else "–" for tuner in tuners]
-        head = f"pooled beside `{once}`, wherever the best constant lacks 5 %"
+        head = f"pooled, from `{once}`, wherever the best constant is 5 % below the oracle"
         body.append([head, "", f"{len(wide)} of {len(everywhere)}", "", *total, "", ""])
-    gains = ["gain of `twin` over `bayesian` once", "claimed by the paper"]
+    gains = ["gain of `twin` over `bayesian`", "gain claimed by the AutoByte paper"]
     shares = [f"`{tuner}`" for tuner in tuners]
-    head = ["scenario", "the best constant lacks", "counts in", "`bayesian` once lacks", *shares, *gains]
+    head = [
+        "scenario",
+        "best constant below the oracle",
+        "worlds that count",
+        "`bayesian` below the oracle",
+        *shares,
+        *gains,
+    ]
     return markdown(head, body)
 
 
@@ -345,7 +369,8 @@ def _recovery(rows: Rows) -> str:
                 _cpu(mine),
             ]
         )
-    head = ["tuner", "changes that hurt", "iterations to recover", "p90", "switches", "search before, steps", "CPU"]
+    recovery = ["changes that hurt", "iterations to recover, median", f"iterations to recover, {P90}"]
+    head = ["tuner", *recovery, "switches", "cost of the search before, steps", "tuner's CPU time, of the run"]
     return markdown(head, body)
 
 
@@ -357,7 +382,9 @@ def _decisions(rows: Rows) -> str:
         regrets = _regrets(mine, "early_s", best)
         p90, decision = f"{np.quantile(times, 0.9):.0f} ms", f"{middle:.1f} ({low:.1f} … {high:.1f}) ms"
         body.append([way, f"{len(mine)}", decision, p90, _percent(regrets), _p90(regrets)])
-    return markdown(["twin", "worlds", "a decision, CPU", "p90", "regret after 3", "p90"], body)
+    regret = "regret after 3 decisions"
+    heads = ["CPU time of a decision, median", f"the same, {P90}", f"{regret}, median", f"{regret}, {P90}"]
+    return markdown(["candidates of the twin", "worlds", *heads], body)
 
 
 def _live(rows: Rows) -> str:
@@ -378,5 +405,10 @@ def _live(rows: Rows) -> str:
             end = f"⟨{partition:.2g}, {credit:.2g}⟩ MiB"
             median = f"{1e3 * np.median(late[1]):.0f} ms"
             body.append([links + unsound, engine, tuner, *speeds, median, str(changes), end])
-    heads = ["all 160 steps, mean", "the last 40, mean", "median window of these", "switches", "in force at the end"]
+    heads = [
+        "speed over the default, 160 steps",
+        "speed over the default, last 40 steps",
+        "step in the last 40, median",
+    ]
+    heads += ["switches", "config at the end"]
     return markdown(["links", "engine", "tuner", *heads], body)

@@ -65,9 +65,7 @@ DEFAULTS = {
 }
 BUDGET = 30
 EARLY = 3  # decisions after which the first verdict falls
-HELD_OUT = (
-    50_000  # no tuner was made with worlds of seeds from here on; docs/design.md, the twin, says what was looked at
-)
+HELD_OUT = 50_000  # no tuner was made with worlds of seeds from here on; docs/research says what was looked at
 FRESH = 100  # static worlds of each kind from this number on: nobody had looked at them when the tuners were done
 HOPELESS = 3.0  # times the best step: a config whose blocks alone take that long is counted at what they take
 

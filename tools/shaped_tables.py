@@ -72,7 +72,7 @@ def schedulers(folder: str) -> str:
             closed = f", {100 * row['gap_closed']:.0f} %" if gap > COUNTS and row["gap_closed"] is not None else ""
             line.append(f"{_ms(row['step_s'])} ({row['speedup_over_ddp']:.2f}x{closed})".replace("-", "−"))
         body.append(line)
-    columns = ["default, all-reduce", "tuned, all-reduce", "`auto`", "tuned, servers"]
+    columns = ["default, all-reduce", "tuned by the twin, all-reduce", "`auto`", "tuned by the twin, servers"]
     return markdown(["model", "link", "bound", "DDP at its best", "FIFO", *columns], body) + _noted(folder)
 
 
@@ -107,7 +107,15 @@ def reach() -> str:
         ]
         for row in rows
     ]
-    heads = ["scheduler", "", "wire", "config", "step", "over bound", "over DDP at its best"]
+    heads = [
+        "scheduler",
+        "architecture",
+        "bytes on the wire",
+        "config",
+        "step",
+        "step / bound",
+        "speed over DDP at its best",
+    ]
     return markdown(heads, body) + _noted("reach")
 
 
@@ -136,7 +144,7 @@ def auto() -> str:
         step = f"{_ms(row['step_s'])} ({_ms(row['step_low_s'])} … {_ms(row['step_high_s'])})"
         over = f"{row['over_bound']:.3f}x ({low:.3f} … {high:.3f})"
         body.append([NAMES[model], _ms(bound), step, over, f"{row['speedup_over_ddp']:.2f}x"])
-    return markdown(["model", "bound", "step", "over bound", "over DDP at its best"], body) + _noted("auto")
+    return markdown(["model", "bound", "step", "step / bound", "speed over DDP at its best"], body) + _noted("auto")
 
 
 def configs() -> str:

@@ -43,11 +43,11 @@ def columns(window: int) -> dict[str, list[Config]]:
     """Configs of which the best counts."""
     return {
         "DDP, best bucket": list(BUCKETS),
-        "published, one": published(ONE),
+        "published, one at a time": published(ONE),
         "published, window": published(window),
-        "our search, no fusion, window": ours(window, fusion=0),
-        "fusion, one": ours(ONE, fusion=1),
-        "fusion, window": ours(window, fusion=1),
+        "ours without fusion, window": ours(window, fusion=0),
+        "ours with fusion, one at a time": ours(ONE, fusion=1),
+        "ours with fusion, window": ours(window, fusion=1),
     }
 
 
@@ -60,7 +60,7 @@ def extensions() -> str:
             job = jobs.job(model, GBIT, architecture)
             over = [survey(job, configs).best_s / bound_s(job) for configs in by_column.values()]
             body.append([f"{title}, {name}", *(f"{ratio:.3f}" for ratio in over)])
-    return markdown(["", *by_column], body)
+    return markdown(["model and architecture", *by_column], body)
 
 
 def drift() -> str:
@@ -76,7 +76,7 @@ def drift() -> str:
             stayed, anew = (steady_s(plan) / bound_s(after) for plan in (replace(old, job=after), new))
             cells.append(f"{stayed:.3f} → {anew:.3f}")
         body.append([title, *cells])
-    return markdown(["", "link of 3 Gbit/s", "link of 25 Gbit/s", "compute 1.5 times as long"], body)
+    return markdown(["model", "link of 3 Gbit/s", "link of 25 Gbit/s", "compute 1.5 times as long"], body)
 
 
 if __name__ == "__main__":
