@@ -16,9 +16,10 @@ import runs
 import sheet
 import style
 
+from autobyte.comparison.judge import TOLERANCE
 from autobyte.config import Space
 from autobyte.simulator.landscape import survey
-from autobyte.tuning import TOLERANCE, WINDOW
+from autobyte.tuning import WINDOW
 
 NAME = "fig05_convergence"
 MODEL, GBIT = "resnet50", 20  # not said for this figure; the best pair in it is that of 20 Gbit/s in figure 3

@@ -13,10 +13,11 @@ import runs
 import sheet
 import style
 
+from autobyte.comparison.judge import judge
 from autobyte.config import Space
 from autobyte.simulator.landscape import survey
 from autobyte.simulator.steady import step_s
-from autobyte.tuning import WINDOW, judge
+from autobyte.tuning import WINDOW
 
 NAME = "fig10_search_cost"
 MODELS, GBIT = ("resnet50", "vgg16", "alexnet"), 10

@@ -21,11 +21,12 @@ import style
 from autobyte.bench.bench import BUCKETS_MIB, Cell, measure
 from autobyte.bench.grid import read
 from autobyte.bench.priority import undisturbed
+from autobyte.comparison.judge import TOLERANCE
 from autobyte.config import BYTESCHEDULER_DEFAULT, Config
 from autobyte.models import find
 from autobyte.scenario import Scenario
 from autobyte.testbed import Testbed
-from autobyte.tuning import TOLERANCE, WINDOW
+from autobyte.tuning import WINDOW
 from autobyte.units import KIB
 
 HOSTS, LINK_GBIT = 4, 1  # what one machine with two cores bears: autobyte testbed check

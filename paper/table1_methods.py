@@ -13,10 +13,11 @@ import runs
 import sheet
 import style
 
+from autobyte.comparison.judge import TOLERANCE
 from autobyte.config import Space
 from autobyte.scenario import Change, Scenario
 from autobyte.simulator.landscape import survey
-from autobyte.tuning import TOLERANCE, WINDOW
+from autobyte.tuning import WINDOW
 
 NAME = "table1_methods"
 TUNERS = ("default", "grid", "random", "released", "bayesian-published", "bayesian", "optuna", "descent", "twin")

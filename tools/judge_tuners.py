@@ -33,9 +33,11 @@ from autobyte.bench.grid import Row as GridRow
 from autobyte.bench.grid import read as read_grid
 from autobyte.cli.options import make_job
 from autobyte.comparison.contest import Contest, Run, hold
+from autobyte.comparison.judge import TOLERANCE, judge
 from autobyte.comparison.oracle import ends, where_decided
 from autobyte.comparison.replay import Recorded, Replay, nearest, space_of
-from autobyte.comparison.verdict import BANDWIDTHS, Truth
+from autobyte.comparison.truth import Truth
+from autobyte.comparison.verdict import BANDWIDTHS
 from autobyte.comparison.worlds import Drawn, draw
 from autobyte.config import Config, Space
 from autobyte.job import Cluster, Job
@@ -49,7 +51,7 @@ from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners import TUNERS
 from autobyte.tuners.twin import Twin
-from autobyte.tuning import TOLERANCE, WARMUP, WINDOW, Decision, judge, make_tuner, tune
+from autobyte.tuning import WARMUP, WINDOW, Decision, make_tuner, tune
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "docs" / "data"

@@ -150,8 +150,8 @@ def _cell(
     from autobyte.bench.plot import draw_bench
     from autobyte.bench.policies import compared
     from autobyte.bench.priority import undisturbed
-    from autobyte.cli.compare import write_json
     from autobyte.cli.console import progress
+    from autobyte.cli.files import write_json
     from autobyte.errors import FileError, InputError
 
     name = f"{Path(cell.model).stem}-{cell.stands_for * 8e-6:g}Mbit"

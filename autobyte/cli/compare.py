@@ -97,6 +97,7 @@ def compare(
     Example: autobyte compare --model vgg16 --arch ps --bandwidth 10Gbit --out out/vgg16
     """
     from autobyte.cli.console import print_json, print_line
+    from autobyte.cli.files import open_folder
     from autobyte.cli.plugins import load_plugins
     from autobyte.cli.policies import compare as compare_policies
     from autobyte.comparison.contest import Contest
@@ -153,28 +154,10 @@ def compare(
         print_line(f"written to {out}: compare.json, compare.png, results.sqlite; next: autobyte report {out}")
 
 
-def open_folder(folder: Path) -> Path:
-    """Make the folder, or take one that a comparison has begun in.
-
-    Raises:
-        FileError: it holds something else, or cannot be made.
-    """
-    from autobyte.errors import FileError
-    from autobyte.results import DATABASE
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        strange = sorted(file.name for file in folder.iterdir() if not (folder / DATABASE).exists())
-    except OSError as error:
-        raise FileError(f"cannot use {folder}: {error.strerror}") from None
-    if strange:
-        raise FileError(f"{folder} holds something else ({strange[0]}); choose another folder")
-    return folder
-
-
 def run(contest: "Contest", folder: Path, *, draw: bool) -> dict[str, Any]:
     """Hold a contest, keep its trials in the folder, and judge it; with `draw`, write the verdict and its picture."""
     from autobyte.cli.console import progress
+    from autobyte.cli.files import write_json
     from autobyte.comparison.contest import hold
     from autobyte.comparison.verdict import verdict
     from autobyte.models import load, names
@@ -196,28 +179,6 @@ def run(contest: "Contest", folder: Path, *, draw: bool) -> dict[str, Any]:
         write_json(folder / "compare.json", outcome)
         draw_comparison(outcome, folder / "compare.png")
     return outcome
-
-
-def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write a file of ours, whole or not at all; no other file is touched."""
-    import json
-    from tempfile import NamedTemporaryFile
-
-    from autobyte.errors import FileError
-
-    draft = None
-    try:
-        with NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            draft = Path(file.name)
-            file.write(json.dumps(data, indent=1) + "\n")
-        draft.chmod(0o644)  # a draft is made readable for its owner alone
-        draft.replace(path)
-    except OSError as error:
-        if draft is not None:
-            draft.unlink(missing_ok=True)
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
 
 
 def show(outcome: dict[str, Any]) -> None:

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.text import Annotation
 
+from autobyte.comparison.judge import TOLERANCE
 from autobyte.comparison.panels import labels
 from autobyte.comparison.panels.look import Outcome, wrapped
-from autobyte.tuning import TOLERANCE
 from autobyte.units import format_bytes
 
 KEY = "☆ optimum   ◇ best constant   □ regret ≤ 3 %"
