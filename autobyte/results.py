@@ -126,14 +126,14 @@ class Results:
         with self._intact(f"trial {number} of '{tuner}', seed {seed}"):
             return None if row is None else _measurement(*row)
 
-    def trials(self) -> "Iterator[Trial]":
+    def trials(self) -> "Iterator[StoredTrial]":
         """Every trial, by tuner, seed and number; their runtime statistics stay where they are."""
         columns = "tuner, seed, number, versions, config, iteration, step_s, warmup, NULL"
         with _reported(self._path):
             rows = self._connection.execute(f"SELECT {columns} FROM trial ORDER BY tuner, seed, number").fetchall()
         for tuner, seed, number, packages, *measured in rows:
             with self._intact(f"trial {number} of '{tuner}', seed {seed}"):
-                yield Trial(tuner, seed, number, json.loads(packages), _measurement(*measured))
+                yield StoredTrial(tuner, seed, number, json.loads(packages), _measurement(*measured))
 
     def __len__(self) -> int:
         with _reported(self._path):
@@ -148,7 +148,7 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Trial:
+class StoredTrial:
     """A window that was kept: whose it was, the versions it ran on, and what it showed."""
 
     tuner: str

@@ -29,13 +29,13 @@ import judge_tables
 import numpy as np
 
 from autobyte import models
-from autobyte.bench.grid import Row as GridRow
+from autobyte.bench.grid import GridRow
 from autobyte.bench.grid import read as read_grid
 from autobyte.cli.options import make_job
 from autobyte.comparison.contest import Contest, Run, hold
 from autobyte.comparison.judge import TOLERANCE, judge
 from autobyte.comparison.oracle import ends, where_decided
-from autobyte.comparison.replay import Recorded, Replay, nearest, space_of
+from autobyte.comparison.replay import GridReplay, Recorded, nearest, space_of
 from autobyte.comparison.truth import Truth
 from autobyte.comparison.verdict import BANDWIDTHS
 from autobyte.comparison.worlds import Drawn, draw
@@ -44,7 +44,7 @@ from autobyte.job import Cluster, Job
 from autobyte.prediction import Simulated
 from autobyte.results import Results
 from autobyte.scenario import Scenario
-from autobyte.simulator.calibrate import Calibration
+from autobyte.simulator.calibrate import EngineCalibration
 from autobyte.simulator.landscape import best_constant, contenders, least_s
 from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
@@ -256,7 +256,7 @@ def replayed(cell: int, seed: int, tuners: Sequence[str]) -> list[Row]:
     place, recordings = _cells()[cell]
     shown, judge_by = recordings[seed % len(recordings)], recordings[(seed + 1) % len(recordings)]
     job = place.cell.job(servers=place.engine == "ps", wire_dtype=None)
-    costs = Calibration.load(CALIBRATION).of(job)
+    costs = EngineCalibration.load(CALIBRATION).of(job)
     space = space_of(shown, Config(4_000_000, 16_000_000, knobs={"fusion": 1.0}))
     best = min(shown, key=lambda config: shown[config].step_s)
     constant = _recorded_constant(place.engine, seed)
@@ -267,7 +267,7 @@ def replayed(cell: int, seed: int, tuners: Sequence[str]) -> list[Row]:
     rows = []
     for tuner in tuners:
         made = make_tuner(tuner, space, job=job, seed=seed, budget=BUDGET)
-        decisions = tune(made, Replay(job, shown, costs=costs, seed=seed), space, budget=BUDGET)
+        decisions = tune(made, GridReplay(job, shown, costs=costs, seed=seed), space, budget=BUDGET)
         verdict = _verdict(tuner, decisions, true_s, constant, space.default, true_s(best))
         verdict |= {"best_s": true_s(best), "recordings": len(recordings), "grid": _grid()}
         rows.append(_world(_cell_name(place), seed, job) | verdict)

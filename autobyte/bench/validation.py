@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from autobyte.bench.grid import Row, medians
+from autobyte.bench.grid import GridRow, medians
 from autobyte.comparison.panels.look import encoded, new_figure, styled
 from autobyte.errors import FileError, InputError
-from autobyte.simulator.calibrate import Calibration
+from autobyte.simulator.calibrate import EngineCalibration
 
 NAMES = {"allreduce": "all-reduce", "ps": "PS"}
 COLOURS = {"allreduce": "#0072b2", "ps": "#d55e00"}
 
 
 def compare(
-    calibration: Calibration, recorded: Iterable[Row], *, policy: str = "bytescheduler"
+    calibration: EngineCalibration, recorded: Iterable[GridRow], *, policy: str = "bytescheduler"
 ) -> list[dict[str, Any]]:
     """Simulate what was recorded.
 

@@ -125,10 +125,10 @@ def _calibrated(path: Path | None, *, hosts: int, rate: float) -> "EngineCosts":
     """What a block costs on the all-reduce engine: as it was kept, or measured now at another rate."""
     from autobyte.bench.calibration import calibrate
     from autobyte.cli.console import progress
-    from autobyte.simulator.calibrate import Calibration
+    from autobyte.simulator.calibrate import EngineCalibration
 
     if path is not None:
-        return Calibration.load(path).engines["allreduce"]
+        return EngineCalibration.load(path).engines["allreduce"]
     with progress("calibrating") as step:
         made = calibrate(
             hosts=hosts,

@@ -14,7 +14,7 @@ from autobyte.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from autobyte.testbed import Finished, Testbed
-    from autobyte.testbed.validity import Link
+    from autobyte.testbed.validity import LinkCheck
 
 app = typer.Typer(
     help="Hosts on links of given rates, on this one machine: run a training script as if on a slow network.\n\n"
@@ -206,7 +206,7 @@ def _background(testbed: "Testbed", rate: str) -> AbstractContextManager[Any]:
     return Flows(testbed, ring(testbed), rate=parse_rate(rate, what="background")) if rate else nullcontext()
 
 
-def checked(testbed: "Testbed", check: Check) -> list["Link"]:
+def checked(testbed: "Testbed", check: Check) -> list["LinkCheck"]:
     """What the links carry; one that does not hold its rate is told, or is an error."""
     from autobyte.testbed import TestbedError
     from autobyte.testbed.validity import measure_links, require_sound
@@ -222,7 +222,7 @@ def checked(testbed: "Testbed", check: Check) -> list["Link"]:
 
 
 def _summary(
-    links: Sequence["Link"], finished: Sequence["Finished"], status: int, took_s: float, others: float
+    links: Sequence["LinkCheck"], finished: Sequence["Finished"], status: int, took_s: float, others: float
 ) -> dict[str, Any]:
     from dataclasses import asdict
 

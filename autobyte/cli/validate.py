@@ -36,7 +36,7 @@ def validate(
     from autobyte.bench.grid import COMPUTE_S, WIRE, cells, read, record, sample
     from autobyte.bench.validation import by_cell, compare, draw, summary
     from autobyte.cli.console import print_json, print_line, print_table, progress
-    from autobyte.simulator.calibrate import Calibration
+    from autobyte.simulator.calibrate import EngineCalibration
     from autobyte.units import parse_rate
 
     if calibration is None:
@@ -47,7 +47,7 @@ def validate(
                 progress=lambda what: lambda done, total, part: step(done, total, what),
             )
     else:
-        known = Calibration.load(calibration)
+        known = EngineCalibration.load(calibration)
     if grid is None:
         numbers = [parse_rate(part, what="rate") for part in rates.split(",")]
         wanted = cells(models.split(","), numbers, hosts=hosts, compute_s=COMPUTE_S, wire=WIRE)

@@ -19,7 +19,7 @@ from autobyte.comparison.panels.timeline import draw_timeline
 from autobyte.comparison.table import note, references, table
 from autobyte.comparison.title import count, title
 from autobyte.errors import FileError
-from autobyte.results import DATABASE, Results, Trial
+from autobyte.results import DATABASE, Results, StoredTrial
 from autobyte.tuning import WINDOW
 
 NAME = "report.html"
@@ -51,7 +51,7 @@ def write_page(folder: Path) -> Path:
     return folder / NAME
 
 
-def render(outcome: Outcome, *, run: dict[str, Any] | None = None, trials: Sequence[Trial] = ()) -> str:
+def render(outcome: Outcome, *, run: dict[str, Any] | None = None, trials: Sequence[StoredTrial] = ()) -> str:
     """Make the page.
 
     Args:
@@ -118,7 +118,7 @@ def _panels(outcome: Outcome) -> str:
     )
 
 
-def _timeline(outcome: Outcome, trials: Sequence[Trial]) -> str:
+def _timeline(outcome: Outcome, trials: Sequence[StoredTrial]) -> str:
     names = [tuner["name"] for tuner in outcome["tuners"]]
     runs = {name: [t.measurement for t in trials if (t.tuner, t.seed) == (name, 0)] for name in names}
     runs = {name: run for name, run in runs.items() if run}
@@ -138,7 +138,7 @@ def _figure(picture: str, caption: str) -> str:
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>\n"
 
 
-def _repeat(outcome: Outcome, run: dict[str, Any] | None, trials: Sequence[Trial]) -> str:
+def _repeat(outcome: Outcome, run: dict[str, Any] | None, trials: Sequence[StoredTrial]) -> str:
     if run is None:
         return "<p>What was asked for stands in results.sqlite, which is not here.</p>"
     tuners = [tuner["name"] for tuner in outcome["tuners"]]

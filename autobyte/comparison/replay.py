@@ -25,14 +25,14 @@ class Recorded:
     high_s: float
 
 
-class Replay:
+class GridReplay:
     """Trains in virtual time at recorded speeds.
 
     A step time is drawn between the least and the largest that were recorded, half of them below the median. A
     recording holds no statistics of links and layers: those of a window come from the simulator, calibrated on the
     testbed that recorded it, under the nearest config.
 
-    >>> replay = Replay(job, recording, costs=calibration.of(job))
+    >>> replay = GridReplay(job, recording, costs=calibration.of(job))
     >>> replay.measure(Config(1 << 20, 1 << 22), iterations=10).mean_s
 
     Args:

@@ -25,7 +25,7 @@ class Segment:
     stop: int
 
 
-class Op(StrEnum):
+class Collective(StrEnum):
     """What is done with a block: all of the exchange, or one half of it."""
 
     ALL_REDUCE = "all-reduce"  # or a push and its pull
@@ -44,7 +44,7 @@ class Block:
     index: int
     segments: tuple[Segment, ...]
     nbytes: int
-    op: Op = Op.ALL_REDUCE
+    op: Collective = Collective.ALL_REDUCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,11 +193,11 @@ class Tiling:
             state.update(np.ascontiguousarray(self.gathers, dtype="<i8").tobytes())
         return state.hexdigest()
 
-    def _ops(self) -> list[Op]:
+    def _ops(self) -> list[Collective]:
         scatters = self.follower.tolist()
         gathers = [-1] * len(self) if self.gathers is None else self.gathers.tolist()
         return [
-            Op.ALL_GATHER if of >= 0 else Op.REDUCE_SCATTER if by >= 0 else Op.ALL_REDUCE
+            Collective.ALL_GATHER if of >= 0 else Collective.REDUCE_SCATTER if by >= 0 else Collective.ALL_REDUCE
             for of, by in zip(gathers, scatters, strict=True)
         ]
 

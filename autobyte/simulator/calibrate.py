@@ -42,11 +42,11 @@ class Sample:
     step_s: float
 
 
-class _Strict(BaseModel):
+class _CalibrationRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class EngineCosts(_Strict):
+class EngineCosts(_CalibrationRecord):
     """What a block costs on one engine.
 
     Args:
@@ -98,10 +98,10 @@ class EngineCosts(_Strict):
         return step_s(self.price(job), config, effects=self.effects)
 
 
-class Calibration(_Strict):
+class EngineCalibration(_CalibrationRecord):
     """The file. `provenance` says on what it was measured; `samples` are measurements, by engine and probe.
 
-    >>> calibration = Calibration.load("calibration.json")
+    >>> calibration = EngineCalibration.load("calibration.json")
     >>> calibration.of(job).seconds(job, config)
     """
 
@@ -137,7 +137,7 @@ class Calibration(_Strict):
             raise FileError(f"cannot write {path}: {error.strerror}") from None
 
     @classmethod
-    def load(cls, path: Path | str) -> "Calibration":
+    def load(cls, path: Path | str) -> "EngineCalibration":
         """Read a calibration.
 
         Raises:
