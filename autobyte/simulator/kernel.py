@@ -141,9 +141,9 @@ def _rules(plan: Plan, job: Job) -> loop.Rules:
     )
 
 
-def _costs(costs: WindowCosts) -> loop.LoopCosts:
+def _costs(costs: WindowCosts) -> loop.Costs:
     flat, effects = np.ascontiguousarray, costs.effects  # another layout would be another compilation
-    return loop.LoopCosts(
+    return loop.Costs(
         link=costs.link,
         compute=flat(costs.compute),
         up=flat(costs.up_bytes_per_s),

@@ -54,7 +54,7 @@ class Rules(NamedTuple):
     light: float
 
 
-class LoopCosts(NamedTuple):
+class Costs(NamedTuple):
     """As `autobyte.simulator.costs` has them, without what the loop does not need."""
 
     link: Ints
@@ -188,7 +188,7 @@ def _stretch_lane(
 
 
 @njit(cache=True, nogil=True)
-def last_step_s(table: Table, compute: Compute, rules: Rules, costs: LoopCosts) -> float:
+def last_step_s(table: Table, compute: Compute, rules: Rules, costs: Costs) -> float:
     """Simulate; time of the last step (s)."""
     ends_s = run(table, compute, rules, costs).ends_s
     last_s: float = ends_s[-1].max() - (ends_s[-2].max() if len(ends_s) > 1 else 0.0)
@@ -196,7 +196,7 @@ def last_step_s(table: Table, compute: Compute, rules: Rules, costs: LoopCosts) 
 
 
 @njit(cache=True, nogil=True)
-def _empty(table: Table, compute: Compute, costs: LoopCosts) -> Out:
+def _empty(table: Table, compute: Compute, costs: Costs) -> Out:
     steps, classes = costs.compute.shape[0] - 1, costs.compute.shape[1]
     layers, blocks, tensors = len(compute.forward_s), len(table.nbytes), len(table.layer)
     return Out(
@@ -215,7 +215,7 @@ def _empty(table: Table, compute: Compute, costs: LoopCosts) -> Out:
 
 
 @njit(cache=True, nogil=True)
-def run(table: Table, compute: Compute, rules: Rules, costs: LoopCosts) -> Out:
+def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
     """Simulate until every class of workers is through its steps.
 
     A turn of the loop is one gradient of a layer that is over, or what follows that layer, or the next event. It
