@@ -136,15 +136,15 @@ def make_tuner(
     Raises:
         InputError: no such tuner, or it cannot be made.
     """
-    made = TUNERS[name]
+    kind = TUNERS[name]
     given: dict[str, Any] = {}
-    if "predictor" in made.needs:
+    if "predictor" in kind.needs:
         from autobyte.prediction import Simulated  # noqa: PLC0415, compiles: only for those who need it
 
         given["predictor"] = Simulated(job)
-    given |= {need: value for need, value in (("storage", storage), ("anew", anew)) if need in made.needs}
+    given |= {need: value for need, value in (("storage", storage), ("anew", anew)) if need in kind.needs}
     try:
-        return made(space, model=job.model, seed=seed, budget=budget, **given)
+        return kind(space, model=job.model, seed=seed, budget=budget, **given)
     except Exception as error:
         raise InputError(f"tuner '{name}' cannot be made: {type(error).__name__}: {error}") from error
 

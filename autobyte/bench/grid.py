@@ -100,12 +100,12 @@ def sample() -> list[Config]:
 
 def cells(models: Sequence[str], rates: Sequence[float], *, hosts: int, compute_s: float, wire: float) -> list[Cell]:
     """Every model at every rate; sizes are scaled so that communication takes `wire` × compute at the first rate."""
-    made = []
+    cells = []
     for model in models:
         plain = wire_s(Cell(model, hosts, rates[0], compute_s, 1.0).job(servers=False, wire_dtype=None))
         scale = float(f"{wire * compute_s / plain:.3g}")
-        made += [Cell(model, hosts, rate, compute_s, scale) for rate in rates]
-    return made
+        cells += [Cell(model, hosts, rate, compute_s, scale) for rate in rates]
+    return cells
 
 
 def record(
@@ -186,7 +186,7 @@ def _runs(engine: str, configs: list[Config]) -> list[dict[str, Any]]:
     """What one launch measures: compute alone, the grid by live switching, and with all-reduce DDP's buckets."""
     shared = {"engine": engine, "wire_dtype": None}
     first, *more = [config.to_json() for config in configs]
-    made: list[dict[str, Any]] = [
+    runs: list[dict[str, Any]] = [
         {"name": NOTHING, "scheduler": NOTHING, **shared},
         {"name": "grid", "scheduler": "autobyte", "policy": "bytescheduler", "config": first, "more": more, **shared},
     ]
@@ -194,8 +194,8 @@ def _runs(engine: str, configs: list[Config]) -> list[dict[str, Any]]:
         buckets = [
             bucket.partition_bytes // MIB for bucket in BUCKETS[:-1]
         ]  # the largest holds all of any model here
-        made += [{"name": "ddp", "scheduler": "ddp", "bucket_mib": bucket, **shared} for bucket in buckets]
-    return made
+        runs += [{"name": "ddp", "scheduler": "ddp", "bucket_mib": bucket, **shared} for bucket in buckets]
+    return runs
 
 
 def _row(cell: Cell, engine: str, recording: int, measured: dict[str, Any]) -> GridRow:

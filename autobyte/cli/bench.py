@@ -130,13 +130,13 @@ def _calibrated(path: Path | None, *, hosts: int, rate: float) -> "EngineCosts":
     if path is not None:
         return EngineCalibration.load(path).engines["allreduce"]
     with progress("calibrating") as step:
-        made = calibrate(
+        calibrated = calibrate(
             hosts=hosts,
             rate=0.7 * rate,
             engines=("allreduce",),
             progress=lambda what: lambda done, total, part: step(done, total, what),
         )
-    return made.engines["allreduce"]
+    return calibrated.engines["allreduce"]
 
 
 def _cell(

@@ -120,8 +120,8 @@ def compare(
     if policies is not None:
         theirs = {"--tuners": tuners != DEFAULTS, "--policy": policy != "bytescheduler", "--knob": bool(knob)}
         theirs |= {"--retune": retune != "never", "--before": before != "once", "--storage": storage is not None}
-        if said := [option for option, value in theirs.items() if value]:
-            raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {said[0]} out")
+        if given := [option for option, value in theirs.items() if value]:
+            raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {given[0]} out")
         if scenario is not None:
             raise InputError("--policies compares steady jobs; leave --scenario out")
         compare_policies(
@@ -129,8 +129,8 @@ def compare(
         )
         return
     changing = {"--retune": retune != "never", "--before": before != "once"}
-    if scenario is None and (said := [option for option, value in changing.items() if value]):
-        raise InputError(f"{said[0]} is for jobs that change; add --scenario, or leave {said[0]} out")
+    if scenario is None and (given := [option for option, value in changing.items() if value]):
+        raise InputError(f"{given[0]} is for jobs that change; add --scenario, or leave {given[0]} out")
     contest = Contest(
         job,
         tuple(name.strip() for name in tuners.split(",")),

@@ -99,19 +99,19 @@ def run(
             began_s = time.monotonic()
             meanwhile = follow(testbed, changes, iteration_s=iteration_s) if changes is not None else None
             show = None if json else lambda rank, line: print_line(f"[{rank}] {line}")
-            status, said = 0, ""
+            status, complaint = 0, ""
             try:
                 with testbed.start(command, per_host=per_host, show=show) as launch:
                     finished = launch.wait(timeout_s=timeout_s, meanwhile=meanwhile)
             except LaunchError as error:
-                finished, status, said = error.finished, error.status, str(error)
+                finished, status, complaint = error.finished, error.status, str(error)
             took_s = time.monotonic() - began_s
     if json:
         print_json(_summary(links, finished, status, took_s, others.cores))
     elif others.cores > MOST_CORES and took_s >= 1:  # the kernel counts in hundredths of a second
         warn(f"others kept {others.cores:.1f} cores of this machine busy meanwhile: times are not to be trusted")
-    if said:
-        warn(said)
+    if complaint:
+        warn(complaint)
     return status
 
 
@@ -163,10 +163,10 @@ def _testbed(hosts: int, rate: str, slow: Sequence[str] | None, delay: str, loss
     from autobyte.units import parse_rate, parse_seconds
 
     others = [_slow(text) for text in slow or []]
-    made = Testbed(
+    shaped = Testbed(
         hosts, rate=parse_rate(rate, what="rate"), delay_s=parse_seconds(delay, what="delay"), loss=_share(loss)
     )
-    with made as testbed:
+    with shaped as testbed:
         for host, up, down in others:
             testbed.shape(host, up=up, down=down)
         yield testbed

@@ -64,11 +64,11 @@ def validate(
     else:
         measured = read(grid)
     rows = compare(known, measured)
-    told = summary(rows)
+    errors = summary(rows)
     if plot is not None:
         draw(rows, plot)
     if json:
-        print_json({"what": "emulated", **told, "rows": rows})
+        print_json({"what": "emulated", **errors, "rows": rows})
         return
     table = []
     for (model, rate, engine), members in by_cell(rows).items():
@@ -84,5 +84,5 @@ def validate(
     print_table(("model", "rate", "engine", "configs", "median error", "95th percentile", "worst"), table)
     print_line(
         f"simulated against measured, {len(rows)} configs (emulated models): median error "
-        f"{100 * told['median_error']:.1f} %, 95th percentile {100 * told['p95_error']:.1f} %"
+        f"{100 * errors['median_error']:.1f} %, 95th percentile {100 * errors['p95_error']:.1f} %"
     )

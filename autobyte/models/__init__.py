@@ -70,8 +70,8 @@ def network(name: str) -> NetworkTable:
     if name not in _NETWORKS:
         raise unknown("model", name, _NETWORKS)
     module, _, function = _NETWORKS[name][0].partition(":")
-    made: NetworkTable = getattr(importlib.import_module(f"autobyte.models.{module}"), function)()
-    return made
+    table: NetworkTable = getattr(importlib.import_module(f"autobyte.models.{module}"), function)()
+    return table
 
 
 @cache

@@ -230,10 +230,10 @@ def _check_halves(tiling: Tiling, gathers: Ints) -> None:
     if len(set(of.tolist())) < len(of) or (of >= len(tiling)).any() or (gathers[of] >= 0).any():
         raise InputError("every all-gather needs a reduce-scatter of its own")
     edges, columns = tiling.block_start, np.stack([tiling.tensor, tiling.start, tiling.stop])
-    for mine, its in zip(gathering.tolist(), of.tolist(), strict=True):
-        carried, reduced = (columns[:, edges[block] : edges[block + 1]] for block in (mine, its))
+    for gather, scatter in zip(gathering.tolist(), of.tolist(), strict=True):
+        carried, reduced = (columns[:, edges[block] : edges[block + 1]] for block in (gather, scatter))
         if not np.array_equal(carried, reduced):
-            raise InputError(f"all-gather {mine} carries other segments than its reduce-scatter {its}")
+            raise InputError(f"all-gather {gather} carries other segments than its reduce-scatter {scatter}")
 
 
 def _check_tiling(gradients: Gradients, tensor: Ints, start: Ints, stop: Ints) -> None:

@@ -86,10 +86,10 @@ class Halves(Engine):
     def _gather(self, block: Block, travelling: Tensor, sent: Sent, done: Done) -> None:
         if not self._begin(block, travelling, sent, done):
             return
-        mine = self._reduced.pop(block.segments)
-        self._share(travelling, self._rank).copy_(mine)
+        share = self._reduced.pop(block.segments)
+        self._share(travelling, self._rank).copy_(share)
         for peer in self._peers:
-            self._send(peer, Kind.SUM, 0, block.index, mine)
+            self._send(peer, Kind.SUM, 0, block.index, share)
         for peer, early in self._shares[block.index].items():
             if early is not None:
                 self._share(travelling, peer).copy_(early)
