@@ -45,8 +45,8 @@ def trial(place):
     job = jobs.job(model, GBIT, architecture)
     trials = min(GRIDS.get(name, TRIALS), 4 if options.quick else 999)
     decisions = runs.run(job, "grid" if name in ("grid", "grid-16") else name, seed, budget=trials + 1)
-    asked = {decision.config for decision in decisions} | {decision.measurement.config for decision in decisions}
-    true_s = {config: step_s(job, config) for config in asked}
+    configs = {decision.config for decision in decisions} | {decision.measurement.config for decision in decisions}
+    true_s = {config: step_s(job, config) for config in configs}
     best_s = min(best[model, architecture], *true_s.values())
     search = judge(decisions, true_step_s=lambda config, _: true_s[config], best_step_s=lambda _: best_s)
     steps_s = [seconds for decision in decisions for seconds in decision.measurement.step_s]

@@ -101,7 +101,7 @@ def speed() -> str:
 
 
 def reach() -> str:
-    """What was asked for: VGG16 scaled to a tenth, every scheduler of the bench, as it is and compressed."""
+    """The cell that has a target: VGG16 scaled to a tenth, every scheduler of the bench, with and without compression."""
     ((_, _, rows),) = cells("reach")
     body = [
         [

@@ -99,7 +99,7 @@ def runs(*, tuner: str, windows: int, wire_dtypes: Iterable[str | None]) -> list
 
 
 def entry(name: str, scheduler: str, engine: str, wire: str | None, **more: Any) -> dict[str, Any]:
-    """What one scheduler is asked for, as `autobyte.bench.cell` reads it."""
+    """The settings of one scheduler, as `autobyte.bench.cell` reads it."""
     return {"name": name, "scheduler": scheduler, "engine": engine, "wire_dtype": wire, **more}
 
 
@@ -127,8 +127,8 @@ def measure(
         unsound = [link for link in measure_links(testbed) if not link.sound]
         spec, out, pace = (Path(folder) / name for name in ("spec.json", "rows.jsonl", "pace"))
         scales = {"time": cell.time_scale, "size": cell.size_scale}
-        asked = {"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps}
-        spec.write_text(json.dumps(asked | {"out": str(out), "pace": str(pace)}))
+        settings = {"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps}
+        spec.write_text(json.dumps(settings | {"out": str(out), "pace": str(pace)}))
         out.touch()
         pace.write_text("0")
         total = sum(1 + len(run.get("more", [])) for run in wanted)

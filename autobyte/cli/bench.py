@@ -103,21 +103,21 @@ def bench(
         )
 
 
-def _scale(name: str, asked: str, *, hosts: int, rate: float, compute_s: float) -> float:
-    """The size scale asked for, or the one that makes communication and compute meet."""
+def _scale(name: str, text: str, *, hosts: int, rate: float, compute_s: float) -> float:
+    """The size scale that the user gives, or the one that makes communication and compute meet."""
     from autobyte.bench.bench import Cell
     from autobyte.bound import wire_s
     from autobyte.errors import InputError
 
-    if asked == "auto":
+    if text == "auto":
         plain = wire_s(Cell(name, hosts, rate, compute_s, 1.0).job(servers=False, wire_dtype=None))
         return min(1.0, float(f"{AUTO_RATIO * compute_s / plain:.2g}"))
     try:
-        scale = float(asked)
+        scale = float(text)
     except ValueError:
-        raise InputError(f"size-scale is a number like 0.1, or auto, not '{asked}'") from None
+        raise InputError(f"size-scale is a number like 0.1, or auto, not '{text}'") from None
     if not 0 < scale <= 1:
-        raise InputError(f"size-scale must be above 0 and at most 1, got {asked}")
+        raise InputError(f"size-scale must be above 0 and at most 1, got {text}")
     return scale
 
 

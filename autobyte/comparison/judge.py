@@ -41,7 +41,7 @@ def judge(
     Args:
         decisions: of one run.
         true_step_s: noise-free step time of a config at an iteration (s).
-        best_step_s: of the best config at an iteration, by the grid and everything asked (s).
+        best_step_s: of the best config at an iteration, of the grid and of everything that was tried (s).
         tolerance: the regret that counts as found.
     """
 

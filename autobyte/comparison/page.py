@@ -140,7 +140,7 @@ def _figure(picture: str, caption: str) -> str:
 
 def _repeat(outcome: Outcome, run: dict[str, Any] | None, trials: Sequence[StoredTrial]) -> str:
     if run is None:
-        return "<p>What was asked for stands in results.sqlite, which is not here.</p>"
+        return "<p>The settings are in results.sqlite, which is not here.</p>"
     tuners = [tuner["name"] for tuner in outcome["tuners"]]
     command = repeat.command(run, tuners=tuners, seeds=outcome["seeds"])
     strange = repeat.beyond(run)
@@ -149,7 +149,7 @@ def _repeat(outcome: Outcome, run: dict[str, Any] | None, trials: Sequence[Store
     settings = json.dumps(run, indent=1, sort_keys=True)
     return (
         f"<pre>{escape(command)}</pre>{warning}<p>It ran on {escape('; and on '.join(packages))}. Everything but the "
-        "tuner’s CPU time comes out the same.</p><details><summary>What was asked for, in full</summary>"
+        "tuner’s CPU time comes out the same.</p><details><summary>All settings</summary>"
         f"<pre>{escape(settings)}</pre></details>"
     )
 

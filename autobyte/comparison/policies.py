@@ -21,7 +21,7 @@ AUTO = "auto"  # policy and config chosen from the simulator, without a search
 
 @dataclass(frozen=True)
 class Entrant:
-    """A policy as it was asked for, such as `bytescheduler:fusion=1`.
+    """A policy as the user writes it, such as `bytescheduler:fusion=1`.
 
     Raises:
         InputError: no such policy or knob, or a knob that is no number.
@@ -40,7 +40,7 @@ class Entrant:
         return self.name.partition(":")[0]
 
     def space(self, job: Job) -> Space:
-        """What there is to tune; a knob that was asked for stays as it is.
+        """What there is to tune; a knob whose value the user gives stays as it is.
 
         Raises:
             InputError: the policy has no such knob.

@@ -1,4 +1,4 @@
-"""A recorded grid as a world: windows are what was measured once, at the recorded config nearest to the asked one."""
+"""A recorded grid as a world: windows are what was measured once, at the recorded config nearest to the chosen."""
 
 import math
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ class GridReplay:
         self._stats: dict[Config, RuntimeStats] = {}
 
     def measure(self, config: Config, *, iterations: int, warmup: int = 0) -> Measurement:
-        """Train for a window; the measurement names the config that was asked for."""
+        """Train for a window; the measurement names the config that was chosen."""
         point = nearest(config, self._recording)
         seen = self._recording[point]
         steps = np.interp(

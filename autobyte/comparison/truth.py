@@ -16,13 +16,13 @@ class Truth:
 
     Args:
         contest: whose world it is.
-        asked: configs that were tried; the optimum is the best of them and of the grid.
+        tried: configs that ran or were chosen; the optimum is the best of them and of the grid.
     """
 
-    def __init__(self, contest: Contest, asked: Sequence[Config]) -> None:
+    def __init__(self, contest: Contest, tried: Sequence[Config]) -> None:
         self._world = contest.world()
         self._effects = contest.effects
-        self._configs = tuple(dict.fromkeys([*contest.space.grid(), *asked]))
+        self._configs = tuple(dict.fromkeys([*contest.space.grid(), *tried]))
         self._states: dict[Job, SteadyTruth] = {}
         self._at: dict[int, SteadyTruth] = {}
 
@@ -59,7 +59,7 @@ class SteadyTruth:
 
 
 class _Steps(dict[Config, float]):
-    """Times of steady steps (s), simulated when they are asked for."""
+    """Times of steady steps (s), simulated when they are first needed."""
 
     def __init__(self, job: Job, effects: Effects, known: Iterable[tuple[Config, float]]) -> None:
         super().__init__(known)

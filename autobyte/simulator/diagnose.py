@@ -1,4 +1,4 @@
-"""What a job could gain from scheduling, and from what: asked before a line of a training script is changed."""
+"""What a job could gain from scheduling, and from what: known before a line of a training script is changed."""
 
 from dataclasses import dataclass, replace
 from typing import Any

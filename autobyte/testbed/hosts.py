@@ -60,7 +60,7 @@ class Testbed:
         congestion: TCP congestion control, set on every route.
 
     Raises:
-        TestbedError: no right to make network namespaces, not on Linux, or the kernel lacks what was asked for.
+        TestbedError: no right to make network namespaces, not on Linux, or the kernel lacks a feature that is needed.
         MissingExtra: pyroute2 is not installed.
     """
 

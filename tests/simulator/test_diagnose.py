@@ -31,7 +31,7 @@ def test_right_about_gain_in_nine_of_ten_worlds_that_it_does_not_know() -> None:
                 found = diagnose(job)
                 right += (true >= GAIN) == found.worthwhile
                 cells.append((name, rate, architecture, true, found.gain))
-    print(f"right about gain in {right} of {len(cells)} simulated cells (asked for: 90 %)")
+    print(f"right about gain in {right} of {len(cells)} simulated cells (target: 90 %)")
     assert right >= 0.9 * len(cells), [cell for cell in cells if (cell[3] >= GAIN) != (cell[4] >= GAIN)]
 
 

@@ -56,7 +56,7 @@ def test_doctor_is_right_about_gain_in_nine_of_ten_recorded_cells() -> None:
         told.append(
             f"{cell.model}, {cell.rate * 8e-9:g} Gbit/s, {engine}: gain {true:.3f}, predicted {found.gain:.3f}"
         )
-    print(*told, f"right about gain in {right} of {len(told)} recorded cells (asked for: 90 %)", sep="\n")
+    print(*told, f"right about gain in {right} of {len(told)} recorded cells (target: 90 %)", sep="\n")
     assert right >= 0.9 * len(told), told
 
 
@@ -83,7 +83,7 @@ def test_doctor_is_right_about_gain_in_nine_of_ten_cells_of_the_bench() -> None:
             ]
             right += (max(tuned) - 1 >= GAIN) == found.worthwhile
             told.append(f"{file.stem}, {engine}: gain {max(tuned) - 1:.3f}, predicted {found.gain:.3f}")
-    print(*told, f"right about gain in {right} of {len(told)} of the bench (asked for: 90 %)", sep="\n")
+    print(*told, f"right about gain in {right} of {len(told)} of the bench (target: 90 %)", sep="\n")
     assert right >= 0.9 * len(told) and len(told) == 24, told
 
 
