@@ -95,7 +95,7 @@ def on_convergence(numbers: Numbers) -> Iterator[str]:
         ends = "; ".join(end for _, end in slow)
         yield "More than three predictions in the median, or never (all of them and one more): " + ends + "."
         yield (
-            "Why: what is left is predicted to be less than it would take to change. The published trigger asks for "
+            "Why: what is left is predicted to be less than it would take to change. The published trigger needs "
             "a predicted gain of 5 %; our meta-network for 1.25 %, the twin for 0.25 %, what a trial could find "
             "included."
         )
