@@ -101,7 +101,7 @@ def speed() -> str:
 
 
 def reach() -> str:
-    """The cell that has a target: VGG16 scaled to a tenth, every scheduler of the bench, with and without compression."""
+    """The cell that has a target: VGG16 scaled to a tenth, every scheduler, with and without compression."""
     ((_, _, rows),) = cells("reach")
     body = [
         [
