@@ -59,14 +59,11 @@ def _figures(section: Section, numbers: Numbers) -> Iterator[str]:
         yield from (f"![{section.source}, on shaped links](figures/{section.figure}.testbed.png)", "")
 
 
-def _table(table: Table, numbers: Numbers) -> Iterator[str]:
+def _table(table: Table, numbers: Numbers) -> list[str]:
+    """A table's lines; none where no claim has numbers."""
     columns = list(table.columns(numbers))
-    yield from table.above
-    yield _row(columns)
-    yield "|" + "---|" * len(columns)
-    for claim in table.claims:
-        if (cells := _cells(claim, numbers)) is not None:
-            yield _row(cells)
+    lines = [_row(cells) for claim in table.claims if (cells := _cells(claim, numbers)) is not None]
+    return [*table.above, _row(columns), "|" + "---|" * len(columns), *lines] if lines else []
 
 
 def _cells(claim: Claim, numbers: Numbers) -> Sequence[str] | None:
