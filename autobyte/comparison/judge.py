@@ -1,4 +1,4 @@
-"""The judge: what a search came to and what it cost, by a truth that no tuner sees."""
+"""The judge: what a search found and what it cost, by step times that no tuner sees."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TOLERANCE = 0.03  # the regret that counts as found
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a search came to, judged by someone who knows the truth.
+    """What a search found and what it cost, judged by the true step times.
 
     Args:
         regret: of the config in force after each decision, 1 − V / V(best), shape [decisions].

@@ -1,4 +1,4 @@
-"""Who knows the truth, and who never changes: the two that every tuner is measured between."""
+"""The oracle, which knows the truth, and the best constant, which never changes: tuners are measured between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -12,7 +12,7 @@ from autobyte.simulator.steady import fifo_s, reference_s, step_s
 
 
 class Truth:
-    """What nobody in the contest knows: noise-free step times at every iteration.
+    """Noise-free step times at every iteration, which no tuner in the contest sees.
 
     Args:
         contest: whose world it is.

@@ -1,4 +1,4 @@
-"""Who did how well: every run judged by the noise-free truth, medians over seeds with spreads beside them."""
+"""The verdict: every run judged by the noise-free truth; medians over seeds, with their spreads."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
