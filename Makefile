@@ -140,7 +140,7 @@ paper: .venv/test
 		$(SAME) $(BIN)/python -W error $$script || exit 1; \
 	done
 
-claims: .venv/setup
+claims: .venv/test
 	$(BIN)/python -W error paper/claims.py
 
 paper-testbed: .venv/test

@@ -95,14 +95,14 @@ class Consultation:
         self._late = True
 
 
-def _tell(told: "queue.Queue[Any]", item: object) -> None:
+def _tell(questions: "queue.Queue[Any]", item: object) -> None:
     """Put an item in line; where the line is full, the oldest is dropped."""
     while True:
         try:
-            return told.put_nowait(item)
+            return questions.put_nowait(item)
         except queue.Full:
             try:
-                told.get_nowait()
+                questions.get_nowait()
             except queue.Empty:
                 continue
 
@@ -110,18 +110,18 @@ def _tell(told: "queue.Queue[Any]", item: object) -> None:
 def _consult(
     tuner: Tuner,
     space: Space,
-    told: "queue.Queue[tuple[int, Measurement] | None]",
-    said: "queue.Queue[Answer | BaseException]",
+    questions: "queue.Queue[tuple[int, Measurement] | None]",
+    answers: "queue.Queue[Answer | BaseException]",
 ) -> None:
     """Live in the tuner's thread, until there is nothing more to tell, or the tuner fails."""
     began_s = time.thread_time()
-    while (item := told.get()) is not None:
+    while (item := questions.get()) is not None:
         number, measurement = item
         try:
             tuner.tell(measurement)
             asked = _checked(tuner.ask(), space)
             now_s = time.thread_time()
-            said.put(Answer(number, asked, now_s - began_s, brief=tuner.brief))
+            answers.put(Answer(number, asked, now_s - began_s, brief=tuner.brief))
             began_s = now_s
             tuner.work()
         except Exception as error:
@@ -130,10 +130,10 @@ def _consult(
                 log.error(what + ": %s", number, error)
             else:
                 log.exception(what, number)
-            said.put(Answer(number, None, time.thread_time() - began_s, f"{type(error).__name__}: {error}"))
+            answers.put(Answer(number, None, time.thread_time() - began_s, f"{type(error).__name__}: {error}"))
             return
         except BaseException as error:
-            said.put(error)
+            answers.put(error)
             return
 
 

@@ -120,11 +120,11 @@ class Model:
         dtype: str = "float32",
     ) -> Self:
         """Make a model from rows (layer, [(tensor, numel), ...], forward_s, backward_s)."""
-        made = [
+        table = (
             Layer(layer, tuple(Tensor(t, numel, dtype, index) for t, numel in tensors), forward_s, backward_s)
             for index, (layer, tensors, forward_s, backward_s) in enumerate(layers)
-        ]
-        return cls(name, tuple(made), batch_size)
+        )
+        return cls(name, tuple(table), batch_size)
 
     def scaled(self, *, time: float = 1.0, size: float = 1.0) -> Self:
         """The same model with every time multiplied by `time` and every tensor's numel by `size`."""

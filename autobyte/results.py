@@ -29,7 +29,7 @@ CREATE TABLE trial (
     tuner TEXT NOT NULL,
     seed INTEGER NOT NULL,
     number INTEGER NOT NULL,     -- of the window, from 0
-    run TEXT NOT NULL,           -- JSON: the job, and what else the run was asked for
+    run TEXT NOT NULL,           -- JSON: the job, and the other settings of the run
     versions TEXT NOT NULL,      -- JSON
     config TEXT NOT NULL,        -- JSON
     iteration INTEGER NOT NULL,  -- the window's first
@@ -97,7 +97,7 @@ class Results:
 
     @property
     def run(self) -> dict[str, Any]:
-        """What the run was asked for."""
+        """The settings of the run."""
         with self._intact("the run"):
             return dict(json.loads(self._run))
 
@@ -126,14 +126,14 @@ class Results:
         with self._intact(f"trial {number} of '{tuner}', seed {seed}"):
             return None if row is None else _measurement(*row)
 
-    def trials(self) -> "Iterator[Trial]":
+    def trials(self) -> "Iterator[StoredTrial]":
         """Every trial, by tuner, seed and number; their runtime statistics stay where they are."""
         columns = "tuner, seed, number, versions, config, iteration, step_s, warmup, NULL"
         with _reported(self._path):
             rows = self._connection.execute(f"SELECT {columns} FROM trial ORDER BY tuner, seed, number").fetchall()
         for tuner, seed, number, packages, *measured in rows:
             with self._intact(f"trial {number} of '{tuner}', seed {seed}"):
-                yield Trial(tuner, seed, number, json.loads(packages), _measurement(*measured))
+                yield StoredTrial(tuner, seed, number, json.loads(packages), _measurement(*measured))
 
     def __len__(self) -> int:
         with _reported(self._path):
@@ -148,7 +148,7 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Trial:
+class StoredTrial:
     """A window that was kept: whose it was, the versions it ran on, and what it showed."""
 
     tuner: str
@@ -171,7 +171,7 @@ def _check(path: Path, connection: sqlite3.Connection, run: str) -> None:
 
 
 def _run(path: Path, connection: sqlite3.Connection) -> str:
-    """What the run in a file was asked for, if the file is one of ours."""
+    """The settings of the run in a file, if the file is one of ours."""
     try:
         schema, known = connection.execute("SELECT schema, run FROM meta").fetchone()
     except (sqlite3.OperationalError, TypeError):
@@ -189,7 +189,7 @@ def _difference(known: str, run: str) -> str:
             continue
         if isinstance(after[key], dict) and isinstance(before.get(key), dict):
             return _difference(json.dumps(before[key]), json.dumps(after[key]))
-        return f"its {key} is {json.dumps(before.get(key)):.60}, asked for was {json.dumps(after[key]):.60}"
+        return f"its {key} is {json.dumps(before.get(key)):.60}, but this run has {json.dumps(after[key]):.60}"
     return "it has more settings"
 
 

@@ -15,7 +15,7 @@ from autobyte.errors import FileError, InputError
 from autobyte.job import Floats
 
 
-class Clock(Protocol):
+class TimeSource(Protocol):
     """Where the time comes from: virtual in the simulator, `time.perf_counter` in training."""
 
     def __call__(self) -> float:

@@ -1,12 +1,9 @@
-"""The loop: measure a window, tell, ask, switch; and what the search costs."""
+"""The loop: measure a window, tell, ask, switch."""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol
-
-import numpy as np
 
 from autobyte.best import JUMP, best_config, changed
 from autobyte.config import Config, Space
@@ -19,7 +16,6 @@ from autobyte.tuners import TUNERS, Tuner, base
 WINDOW = base.WINDOW
 BRIEF = 5  # iterations of a window whose tuner asks for no more: what it tries may be bad
 WARMUP = 2  # of them still under the influence of the config before
-TOLERANCE = 0.03  # the regret that counts as found
 PATIENCE_S = 1.0  # what a training job waits for a tuner
 KEEP = 256  # windows and decisions that are remembered: a job may train for weeks
 
@@ -140,15 +136,15 @@ def make_tuner(
     Raises:
         InputError: no such tuner, or it cannot be made.
     """
-    made = TUNERS[name]
+    kind = TUNERS[name]
     given: dict[str, Any] = {}
-    if "predictor" in made.needs:
+    if "predictor" in kind.needs:
         from autobyte.prediction import Simulated  # noqa: PLC0415, compiles: only for those who need it
 
         given["predictor"] = Simulated(job)
-    given |= {need: value for need, value in (("storage", storage), ("anew", anew)) if need in made.needs}
+    given |= {need: value for need, value in (("storage", storage), ("anew", anew)) if need in kind.needs}
     try:
-        return made(space, model=job.model, seed=seed, budget=budget, **given)
+        return kind(space, model=job.model, seed=seed, budget=budget, **given)
     except Exception as error:
         raise InputError(f"tuner '{name}' cannot be made: {type(error).__name__}: {error}") from error
 
@@ -187,58 +183,3 @@ def tune(
     finally:
         tuning.close()
     return decisions
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search came to, judged by someone who knows the truth.
-
-    Args:
-        regret: of the config in force after each decision, 1 − V / V(best), shape [decisions].
-        iterations: until the regret stays at or below 3 %; as many as the budget has where it never does.
-        cost_s: Σ (step − best step) over all iterations (s).
-        switches: changes of config.
-    """
-
-    regret: tuple[float, ...]
-    iterations: int
-    cost_s: float
-    switches: int
-
-
-def judge(
-    decisions: list[Decision],
-    *,
-    true_step_s: Callable[[Config, int], float],
-    best_step_s: Callable[[int], float],
-    tolerance: float = TOLERANCE,
-) -> Search:
-    """Work out regret, iterations and search cost.
-
-    Args:
-        decisions: of one run.
-        true_step_s: noise-free step time of a config at an iteration (s).
-        best_step_s: of the best config at an iteration, by the grid and everything asked (s).
-        tolerance: the regret that counts as found.
-    """
-
-    def regret_of(config: Config, iteration: int) -> float:
-        return max(0.0, 1.0 - best_step_s(iteration) / true_step_s(config, iteration))
-
-    windows = [decision.measurement for decision in decisions]
-    ends = np.cumsum([len(window.step_s) for window in windows]).tolist()
-    last = ends[-1] - 1  # the world after the last window is not judged: nothing ran in it
-    regret = [regret_of(decision.config, min(end, last)) for decision, end in zip(decisions, ends, strict=True)]
-    late = [
-        end
-        for value, end in zip([regret_of(windows[0].config, 0), *regret], [*ends, ends[-1]], strict=True)
-        if value > tolerance
-    ]
-    cost_s = sum(s - best_step_s(window.iteration + k) for window in windows for k, s in enumerate(window.step_s))
-    ran = [window.config for window in windows] + [decisions[-1].config]
-    return Search(
-        regret=tuple(regret),
-        iterations=late[-1] if late else 0,
-        cost_s=cost_s,
-        switches=sum(before != after for before, after in pairwise(ran)),
-    )

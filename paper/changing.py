@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jobs
-import numpy as np
 import runs
 import sheet
 import style
@@ -95,25 +94,22 @@ def draw(
         what: the numbers are.
     """
     rows = sheet.read(name, folder)
-    panels = [place for place in panels if sheet.where(rows, model=place[0], architecture=place[1])]
+    panels = [place for place in panels if not sheet.where(rows, model=place[0], architecture=place[1]).empty]
     figure, axes = style.new(0.35 + 1.35 * len(panels), rows=len(panels), sharex=True, squeeze=False)
     for panel, letter, (model, architecture) in zip(axes[:, 0], "abc", panels, strict=False):
-        here = sheet.where(rows, model=model, architecture=architecture)
-        bo = {(row["seed"], row["iteration"]): row["samples_per_s"] for row in sheet.where(here, method="bayesian")}
-        at = sorted({iteration for _, iteration in bo})
+        speeds = sheet.where(rows, model=model, architecture=architecture)
+        speeds = speeds.pivot_table(index=["iteration", "seed"], columns="method", values="samples_per_s")
+        gains = 100 * (speeds.div(speeds["bayesian"], axis=0) - 1)
+        at = gains.index.unique("iteration").tolist()
         last = at[-1] + at[1] - at[0]
         ends = {}
-        for method in (method for method in DRAWN if sheet.where(here, method=method)):
-            gains = {iteration: [] for iteration in at}
-            for row in sheet.where(here, method=method):
-                gains[row["iteration"]].append(row["samples_per_s"] / bo[row["seed"], row["iteration"]] - 1)
-            median, least, most = (
-                [100 * float(of(gains[iteration])) for iteration in at] for of in (np.median, np.min, np.max)
-            )
-            style.band(panel, [*at, last], least, most, style.colour(method))
+        for method in (method for method in DRAWN if method in gains):
+            over_seeds = gains[method].groupby("iteration")
+            median = over_seeds.median()
+            style.band(panel, [*at, last], over_seeds.min(), over_seeds.max(), style.colour(method))
             panel.stairs(median, [*at, last], baseline=None, linewidth=1.2, **style.look(method))
             text = "best for the last window" if method == "oracle" else style.NAMES[method]
-            ends[text] = (last, median[-1], style.colour(method))
+            ends[text] = (last, median.iloc[-1], style.colour(method))
         for iteration, text in ((at, text) for at, text in marks if at < last):
             panel.axvline(iteration, color=style.FAINT, linewidth=0.8, zorder=0)
             if letter == "a":

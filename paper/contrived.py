@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pandas as pd
 import style
 from matplotlib.axes import Axes
 
@@ -51,9 +52,9 @@ def spans(of: Job, config: Config, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def draw_step(axes: Axes, rows: list[dict[str, Any]], title: str) -> None:
+def draw_step(axes: Axes, spans: pd.DataFrame, title: str) -> None:
     """Draw one step: compute above, the network below."""
-    for row in rows:
+    for row in spans.to_dict("records"):
         wire = row["lane"] == "wire"
         width = row["stop_ms"] - row["start_ms"]
         axes.broken_barh(
@@ -73,4 +74,4 @@ def draw_step(axes: Axes, rows: list[dict[str, Any]], title: str) -> None:
     axes.set_yticks([0.45, 1.45], ["network", "compute"])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.axvline(max(row["stop_ms"] for row in rows), color=style.INK, linewidth=0.7)
+    axes.axvline(spans["stop_ms"].max(), color=style.INK, linewidth=0.7)

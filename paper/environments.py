@@ -1,12 +1,12 @@
 """What figures 8 and 9 share: three models at five bandwidths on one architecture, every method on each."""
 
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jobs
 import numpy as np
+import pandas as pd
 import runs
 import sheet
 import style
@@ -51,13 +51,13 @@ def _references(model: str, gbit: float, architecture: str, constant: Config) ->
     configs = {name: POLICIES[name]().space(job).default for name in ("fifo", "wfbp", "p3")}
     configs |= {"default": BYTESCHEDULER_DEFAULT, "constant": constant}
     configs |= {"oracle": survey(job, Space().grid()).best, "oracle-fused": survey(job, FUSED.grid()).best}
-    here = {"model": model, "gbit": gbit}
+    place = {"model": model, "gbit": gbit}
     rows = [
-        here | {"method": name, "seed": "", "pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
+        place | {"method": name, "seed": "", "pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
         for name, config in configs.items()
     ]
     for name, seconds in (("ddp", reference_s(job)), ("bound", bound_s(job))):
-        rows.append(here | {"method": name, "seed": "", "pair": "", "samples_per_s": job.samples / seconds})
+        rows.append(place | {"method": name, "seed": "", "pair": "", "samples_per_s": job.samples / seconds})
     return rows
 
 
@@ -67,27 +67,27 @@ def _trial(cell: tuple[str, float, str, str, int]) -> tuple[dict[str, Any], dict
     job = jobs.job(model, gbit, architecture)
     decisions = runs.run(job, tuner, seed)
     config = decisions[-1].config
-    here = {"model": model, "gbit": gbit, "method": tuner, "seed": seed}
+    trial = {"model": model, "gbit": gbit, "method": tuner, "seed": seed}
     cpu_ms = 1e3 * float(np.mean([decision.cpu_s for decision in decisions]))
-    row = here | {"pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
-    return row, here | {"cpu_ms_per_decision": cpu_ms}
+    row = trial | {"pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
+    return row, trial | {"cpu_ms_per_decision": cpu_ms}
 
 
 def draw(name: str, folder: Path, *, what: str = "simulated") -> None:
     """Draw speeds as multiples of the baseline; medians over seeds, bars from the least to the most."""
     rows = sheet.read(name, folder)
-    models = [model for model in MODELS if sheet.where(rows, model=model)]
-    gbits = sorted(set(sheet.column(rows, "gbit")))
+    models = [model for model in MODELS if model in set(rows["model"])]
+    gbits = sorted(rows["gbit"].unique())
     figure, axes = style.new(0.4 + 1.35 * len(models), rows=len(models), sharex=True, squeeze=False)
     for panel, letter, model in zip(axes[:, 0], "abc", models, strict=False):
         ends = {}
-        for method in (m for m in SHOWN if sheet.where(rows, model=model, method=m)):
-            here = [gbit for gbit in gbits if sheet.where(rows, model=model, gbit=gbit)]
-            median, low, high = _over_baseline(sheet.where(rows, model=model), method, here)
-            x = [gbits.index(gbit) for gbit in here]
-            look = style.look(method)
-            panel.errorbar(x, median, [median - low, high - median], marker="o", elinewidth=0.7, **look)
-            ends[style.NAMES[method]] = (x[-1], median[-1], style.colour(method))
+        over = _over_baseline(sheet.where(rows, model=model))
+        for method in (method for method in SHOWN if method in over.index.unique("method")):
+            speed = over.loc[method]
+            x = [gbits.index(gbit) for gbit in speed.index]
+            bars = [speed["median"] - speed["min"], speed["max"] - speed["median"]]
+            panel.errorbar(x, speed["median"], bars, marker="o", elinewidth=0.7, **style.look(method))
+            ends[style.NAMES[method]] = (x[-1], speed["median"].iloc[-1], style.colour(method))
         panel.axhline(1, **style.look("fifo"), zorder=0)
         panel.set_title(f"({letter}) {style.MODELS[model]}")
         panel.set_ylabel("speed / baseline")
@@ -98,13 +98,8 @@ def draw(name: str, folder: Path, *, what: str = "simulated") -> None:
     style.save(figure, name, folder / "figures", what=what)
 
 
-def _over_baseline(
-    rows: list[dict[str, Any]], method: str, gbits: Sequence[float]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Median, least and most over the seeds, at each of these bandwidths."""
-    baseline = {row["gbit"]: row["samples_per_s"] for row in sheet.where(rows, method="fifo")}
-    over = [
-        [row["samples_per_s"] / baseline[gbit] for row in sheet.where(rows, method=method, gbit=gbit)]
-        for gbit in gbits
-    ]
-    return np.array([np.median(o) for o in over]), np.array([min(o) for o in over]), np.array([max(o) for o in over])
+def _over_baseline(rows: pd.DataFrame) -> pd.DataFrame:
+    """Median, least and most over the seeds of a model's speeds; rows are (method, Gbit/s)."""
+    baseline = sheet.where(rows, method="fifo").set_index("gbit")["samples_per_s"]
+    over = rows.assign(over=rows["samples_per_s"] / rows["gbit"].map(baseline))
+    return over.groupby(["method", "gbit"])["over"].agg(["median", "min", "max"])

@@ -33,13 +33,13 @@ if not options.redraw:
     sheet.write(spans, f"{NAME}.spans", options.out)
 
 rows, spans = sheet.read(NAME, options.out), sheet.read(f"{NAME}.spans", options.out)
-speedup = dict(zip(sheet.column(rows, "partition_mb"), sheet.column(rows, "speedup"), strict=True))
+speedup = dict(zip(rows["partition_mb"], rows["speedup"], strict=True))
 figure, axes = style.new(3.5, rows=4, height_ratios=(1, 1, 1, 1.7))
-for panel, letter, shown in zip(axes[:3], "abc", dict.fromkeys(sheet.column(spans, "shown")), strict=True):
+for panel, letter, shown in zip(axes[:3], "abc", spans["shown"].unique(), strict=True):
     gain = "" if shown == "baseline" else f": {speedup[float(shown.split()[0])]:.2f}x"
     title = "no partition, no priority" if shown == "baseline" else f"partitions of {shown}{gain}"
     contrived.draw_step(panel, sheet.where(spans, shown=shown), f"({letter}) {title}")
-    panel.set_xlim(0, max(sheet.column(spans, "stop_ms")) * 1.01)
+    panel.set_xlim(0, spans["stop_ms"].max() * 1.01)
 axes[0].tick_params(labelbottom=False)
 axes[1].tick_params(labelbottom=False)
 axes[2].set_xlabel("ms")

@@ -31,12 +31,12 @@ if not options.redraw:
     sheet.write(shown, f"{NAME}.spans", options.out)
 
 rows, spans = sheet.read(NAME, options.out), sheet.read(f"{NAME}.spans", options.out)
-speedup = dict(zip(sheet.column(rows, "credit_ratio"), sheet.column(rows, "speedup"), strict=True))
+speedup = dict(zip(rows["credit_ratio"], rows["speedup"], strict=True))
 figure, axes = style.new(3.5, rows=4, height_ratios=(1, 1, 1, 1.7))
 for panel, letter, ratio in zip(axes[:3], "abc", SHOWN, strict=True):
     title = f"({letter}) credit {ratio}X: {speedup[ratio]:.2f}x"
     contrived.draw_step(panel, sheet.where(spans, shown=f"{ratio}X"), title)
-    panel.set_xlim(0, max(sheet.column(spans, "stop_ms")) * 1.01)
+    panel.set_xlim(0, spans["stop_ms"].max() * 1.01)
 axes[0].tick_params(labelbottom=False)
 axes[1].tick_params(labelbottom=False)
 axes[2].set_xlabel("ms")

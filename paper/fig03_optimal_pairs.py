@@ -37,10 +37,10 @@ def measured(cell):
     """A panel on one architecture: its 16 pairs, and what is known besides."""
     architecture, panel, model, gbit, published = cell
     job = jobs.job(model, gbit, architecture)
-    here = {"architecture": architecture, "panel": panel, "model": model, "gbit": gbit}
+    place = {"architecture": architecture, "panel": panel, "model": model, "gbit": gbit}
     speeds = {(mb, credit): jobs.speed(job, jobs.pair(mb, credit)) for mb in PARTITIONS_MB for credit in CREDITS}
     rows = [
-        here | {"partition_mb": mb, "credit_ratio": credit, "samples_per_s": speed}
+        place | {"partition_mb": mb, "credit_ratio": credit, "samples_per_s": speed}
         for (mb, credit), speed in speeds.items()
     ]
     ours = max(speeds, key=lambda pair: speeds[pair])
@@ -49,7 +49,7 @@ def measured(cell):
     lightly = {pair: jobs.speed(light, jobs.pair(*pair)) for pair in speeds}
     ours_light = max(lightly, key=lambda pair: lightly[pair])
     return rows, (
-        here
+        place
         | {"published": f"⟨{published[0]},{published[1]}⟩", "ours": f"⟨{ours[0]},{ours[1]}⟩"}
         | {"spread": max(speeds.values()) / min(speeds.values()) - 1}
         | {"ours_light": f"⟨{ours_light[0]},{ours_light[1]}⟩"}
@@ -74,17 +74,17 @@ if options.testbed:
     raise SystemExit
 if not options.redraw:
     cells = [(a, *panel) for a in jobs.ARCHITECTURES for panel in (panels[:1] if options.quick else panels)]
-    made = runs.spread(measured, cells)
-    sheet.write((row for rows, _ in made for row in rows), NAME, options.out)
-    sheet.write((row for _, row in made), f"{NAME}.best", options.out)
+    panels_measured = runs.spread(measured, cells)
+    sheet.write((row for rows, _ in panels_measured for row in rows), NAME, options.out)
+    sheet.write((row for _, row in panels_measured), f"{NAME}.best", options.out)
 
 rows, best = sheet.read(NAME, options.out), sheet.read(f"{NAME}.best", options.out)
 figure, axes = style.new(4.1, rows=4, columns=4, sharex=True, sharey=True)
 for place in axes.flat[len(best) :]:
     place.set_axis_off()
-for index, (place, row) in enumerate(zip(axes.flat, best, strict=False)):
+for index, (place, row) in enumerate(zip(axes.flat, best.to_dict("records"), strict=False)):
     cells = sheet.where(rows, **{key: row[key] for key in ("architecture", "panel", "model", "gbit")})
-    percent = 100 / row["best_of_16"] * np.array(sheet.column(cells, "samples_per_s")).reshape(4, 4).T
+    percent = 100 / row["best_of_16"] * cells["samples_per_s"].to_numpy().reshape(4, 4).T
     place.imshow(percent, cmap="cividis", vmin=50, vmax=100, origin="lower", aspect="auto")
     for y, x in np.ndindex(4, 4):
         ink = "black" if percent[y, x] > 80 else "white"

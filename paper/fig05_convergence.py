@@ -16,9 +16,10 @@ import runs
 import sheet
 import style
 
+from autobyte.comparison.judge import TOLERANCE
 from autobyte.config import Space
 from autobyte.simulator.landscape import survey
-from autobyte.tuning import TOLERANCE, WINDOW
+from autobyte.tuning import WINDOW
 
 NAME = "fig05_convergence"
 MODEL, GBIT = "resnet50", 20  # not said for this figure; the best pair in it is that of 20 Gbit/s in figure 3
@@ -33,9 +34,9 @@ parser.add_argument("--start", action="append", metavar="P,C", help="MB and mult
 options = parser.parse_args()
 
 
-def trial(cell):
+def trial(place):
     """One run from one start: its speed every 5 iterations, and what it came to."""
-    architecture, start, tuner, seed = cell
+    architecture, start, tuner, seed = place
     job = jobs.job(MODEL, GBIT, architecture)
     first = jobs.pair(*(float(number) for number in start.split(",")))
     decisions = runs.run(job, tuner, seed, budget=WINDOWS, space=Space(default=first))
@@ -43,14 +44,14 @@ def trial(cell):
     grid = grids[architecture]
     optimum = max(job.samples / grid.best_s, *(jobs.speed(job, config) for config in in_force))
     regret = [1 - jobs.speed(job, config) / optimum for config in in_force]
-    here = {"architecture": architecture, "start": start, "tuner": tuner, "seed": seed}
+    cell = {"architecture": architecture, "start": start, "tuner": tuner, "seed": seed}
     rows = [
-        here | {"iteration": iteration, "pair": jobs.label(config), "samples_per_s": speed}
+        cell | {"iteration": iteration, "pair": jobs.label(config), "samples_per_s": speed}
         for iteration, config, speed in runs.speeds([d.measurement for d in decisions], job.samples)
     ]
     late = [index for index, value in enumerate(regret) if value > TOLERANCE]
     staying, best = (runs.still(job, config, seed, windows=WINDOWS) for config in (first, grid.best))
-    summary = here | {
+    summary = cell | {
         "predictions": late[-1] + 1 if late else 0,  # until it stays within 3 %; one more than all: never
         "start_samples_per_s": jobs.speed(job, first),
         "end_samples_per_s": jobs.speed(job, in_force[-1]),
@@ -85,29 +86,27 @@ elif not options.redraw:
     sheet.write((row for _, row in trials), f"{NAME}.summary", options.out)
 
 rows, ends = sheet.read(NAME, options.out), sheet.read(f"{NAME}.summary", options.out)
-names = list(dict.fromkeys(sheet.column(rows, "architecture")))
-drawn = DRAWN if sheet.where(rows, tuner=DRAWN) else rows[-1]["tuner"]
+names = rows["architecture"].unique()
+drawn = DRAWN if DRAWN in set(rows["tuner"]) else rows["tuner"].iloc[-1]
 figure, axes = style.new(0.3 + 1.25 * len(names), rows=len(names), sharex=True, squeeze=False)
 for panel, letter, architecture in zip(axes[:, 0], "ab", names, strict=False):
     labels = {}
-    here = sheet.where(rows, architecture=architecture, tuner=drawn)
+    speeds = sheet.where(rows, architecture=architecture, tuner=drawn)
     finals = sheet.where(ends, architecture=architecture, tuner=drawn)
-    best = sheet.where(finals, seed=options.seed)[0]["best_with_noise"]
+    best = sheet.where(finals, seed=options.seed)["best_with_noise"].iloc[0]
     panel.axhline(best, color=style.INK, linewidth=0.8)
     labels["optimum"] = (WINDOWS * WINDOW, best, style.INK)
-    for start, tint in zip(
-        dict.fromkeys(sheet.column(here, "start")), (style.RED, style.BLUE, style.TEAL), strict=False
-    ):
-        run = sheet.where(here, start=start, seed=options.seed)
-        edges = [*sheet.column(run, "iteration"), run[-1]["iteration"] + 5]
-        every = [sheet.column(sheet.where(here, start=start, iteration=at), "samples_per_s") for at in edges[:-1]]
-        style.band(panel, edges, list(map(min, every)), list(map(max, every)), tint)
-        panel.stairs(sheet.column(run, "samples_per_s"), edges, baseline=None, color=tint, linewidth=1.3)
-        still = sheet.where(finals, start=start, seed=options.seed)[0]["staying_with_noise"]
+    for start, tint in zip(speeds["start"].unique(), (style.RED, style.BLUE, style.TEAL), strict=False):
+        run = sheet.where(speeds, start=start, seed=options.seed)
+        edges = [*run["iteration"], run["iteration"].iloc[-1] + 5]
+        over_seeds = sheet.where(speeds, start=start).groupby("iteration")["samples_per_s"]
+        style.band(panel, edges, over_seeds.min(), over_seeds.max(), tint)
+        panel.stairs(run["samples_per_s"], edges, baseline=None, color=tint, linewidth=1.3)
+        still = sheet.where(finals, start=start, seed=options.seed)["staying_with_noise"].iloc[0]
         panel.axhline(still, color=tint, linewidth=0.8, linestyle=(0, (1, 1)))
-        labels[f"from ⟨{start}⟩"] = (WINDOWS * WINDOW, run[-1]["samples_per_s"], tint)
+        labels[f"from ⟨{start}⟩"] = (WINDOWS * WINDOW, run["samples_per_s"].iloc[-1], tint)
         labels[f"staying at ⟨{start}⟩"] = (WINDOWS * WINDOW, still, tint)
-        pairs = sheet.column(run, "pair")
+        pairs = run["pair"].tolist()
         changes = [edges[i] for i in range(1, len(pairs)) if pairs[i] != pairs[i - 1]]
         panel.vlines(changes, 0.0, 0.08, transform=panel.get_xaxis_transform(), color=tint, linewidth=1.0)
     panel.set_title(f"({letter}) {style.NAMES[drawn]}, ResNet50, {jobs.ARCHITECTURES[architecture]}")

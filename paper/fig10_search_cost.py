@@ -13,10 +13,11 @@ import runs
 import sheet
 import style
 
+from autobyte.comparison.judge import TOLERANCE, judge
 from autobyte.config import Space
 from autobyte.simulator.landscape import survey
 from autobyte.simulator.steady import step_s
-from autobyte.tuning import WINDOW, judge
+from autobyte.tuning import WINDOW
 
 NAME = "fig10_search_cost"
 MODELS, GBIT = ("resnet50", "vgg16", "alexnet"), 10
@@ -38,21 +39,20 @@ TUNERS = (
 options = sheet.options(__doc__, testbed=True).parse_args()
 
 
-def trial(cell):
+def trial(place):
     """One search: what it cost in virtual time, and what the tuner itself took."""
-    model, architecture, name, seed = cell
+    model, architecture, name, seed = place
     job = jobs.job(model, GBIT, architecture)
     trials = min(GRIDS.get(name, TRIALS), 4 if options.quick else 999)
     decisions = runs.run(job, "grid" if name in ("grid", "grid-16") else name, seed, budget=trials + 1)
-    asked = {decision.config for decision in decisions} | {decision.measurement.config for decision in decisions}
-    true_s = {config: step_s(job, config) for config in asked}
+    configs = {decision.config for decision in decisions} | {decision.measurement.config for decision in decisions}
+    true_s = {config: step_s(job, config) for config in configs}
     best_s = min(best[model, architecture], *true_s.values())
     search = judge(decisions, true_step_s=lambda config, _: true_s[config], best_step_s=lambda _: best_s)
     steps_s = [seconds for decision in decisions for seconds in decision.measurement.step_s]
-    found = search.regret[-1] <= 0.03
-    here = {"architecture": architecture, "model": model, "tuner": name, "seed": seed}
+    cell = {"architecture": architecture, "model": model, "tuner": name, "seed": seed}
     row = {
-        "found": int(found),
+        "found": int(search.regret[-1] <= TOLERANCE),
         "iterations": search.iterations,  # of a search that never gets there: all it had
         "search_s": sum(steps_s[: search.iterations]),
         "lost_steps": search.cost_s / best_s,  # beyond training at the best pair from the start
@@ -61,7 +61,7 @@ def trial(cell):
     }
     until = [each for each in decisions if each.measurement.iteration < max(WINDOW, search.iterations)]
     cpu = {"cpu_s": sum(d.cpu_s for d in until), "cpu_ms_per_decision": 1e3 * np.mean([d.cpu_s for d in until])}
-    return here | row, here | cpu
+    return cell | row, cell | cpu
 
 
 if options.testbed:
@@ -85,7 +85,7 @@ elif not options.redraw:
     sheet.write((row for _, row in trials), f"{NAME}.measured", options.out, what="measured")
 
 rows = sheet.read(NAME, options.out)
-names = list(dict.fromkeys(sheet.column(rows, "tuner")))[::-1]
+names = rows["tuner"].unique()[::-1]
 figure, axes = style.new(0.45 + 0.2 * len(names), columns=2, sharey=True)
 for panel, key, title in (
     (axes[0], "iterations", "(a) iterations"),
@@ -93,17 +93,17 @@ for panel, key, title in (
 ):
     for y, name in enumerate(names):
         runs_of = sheet.where(rows, tuner=name)
-        for row in runs_of:
+        for row in runs_of.to_dict("records"):
             filled = style.colour(name) if row["found"] else "none"
             shift = 0.22 * ((row["seed"] - options.seed) / SEEDS - 0.4)
             panel.plot(
                 row[key], y + shift, "o", color=style.colour(name), markerfacecolor=filled, markersize=2.2, alpha=0.6
             )
-        middle = np.median(sheet.column(runs_of, key))
+        middle = runs_of[key].median()
         panel.plot([middle, middle], [y - 0.33, y + 0.33], color=style.INK, linewidth=1.3)
         panel.annotate(f"{middle:,.0f}", (middle, y + 0.2), (2, 0), textcoords="offset points", fontsize=5.5)
     panel.set_xscale("symlog", linthresh=10)
-    panel.set_xlim(0, 2 * max(sheet.column(rows, key)))
+    panel.set_xlim(0, 2 * rows[key].max())
     panel.set_xticks([0, 10, 100, 1000] if key == "iterations" else [0, 10, 1000])
     panel.minorticks_off()
     panel.set_title(title)

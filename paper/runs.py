@@ -60,8 +60,8 @@ def run(
     name, own = spaced(tuner)
     space = space or own
     world = World(job, scenario=scenario, effects=EFFECTS, seed=seed)
-    made = make_tuner(name, space, job=job, seed=seed, budget=budget)
-    return tune(made, world, space, budget=budget, patience_s=PATIENCE_S)
+    searching = make_tuner(name, space, job=job, seed=seed, budget=budget)
+    return tune(searching, world, space, budget=budget, patience_s=PATIENCE_S)
 
 
 def speeds(windows: Sequence[Measurement], samples: int, *, every: int = 5) -> list[tuple[int, Config, float]]:

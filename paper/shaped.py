@@ -21,11 +21,12 @@ import style
 from autobyte.bench.bench import BUCKETS_MIB, Cell, measure
 from autobyte.bench.grid import read
 from autobyte.bench.priority import undisturbed
+from autobyte.comparison.judge import TOLERANCE
 from autobyte.config import BYTESCHEDULER_DEFAULT, Config
 from autobyte.models import find
 from autobyte.scenario import Scenario
 from autobyte.testbed import Testbed
-from autobyte.tuning import TOLERANCE, WINDOW
+from autobyte.tuning import WINDOW
 from autobyte.units import KIB
 
 HOSTS, LINK_GBIT = 4, 1  # what one machine with two cores bears: autobyte testbed check
@@ -34,6 +35,8 @@ TUNERS = ("released", "bayesian", "twin", "metanet-published", "metanet")
 GBITS = {"resnet50": (5, 10, 25), "vgg16": (10, 25), "alexnet": (5, 10, 25)}
 STEPS = 10  # measured, of what does not search
 QUICK_GBIT = 200  # sizes shrink to a 200th
+
+RUN = ("architecture", "start", "tuner")  # what names a run of figure 5
 
 Place = tuple[Any, ...]
 
@@ -52,9 +55,9 @@ def shrunk(pair: Config, of: Cell) -> Config:
     return Config(partition, credit, knobs={"fusion": 1.0})
 
 
-def label(told: dict[str, Any], of: Cell) -> str:
+def label(shrunk_pair: dict[str, Any], of: Cell) -> str:
     """A pair of the shrunk model in the paper's sizes."""
-    config = Config.from_json(told)
+    config = Config.from_json(shrunk_pair)
     return jobs.label(
         Config(round(config.partition_bytes / of.size_scale), round(config.credit_bytes / of.size_scale))
     )
@@ -85,14 +88,12 @@ def collect(
 ) -> None:
     """Measure the places that the file does not hold, and write it after each."""
     path = options.out / "data" / f"{name}.csv"
-    rows = sheet.read(name, options.out) if path.exists() else []
+    rows = sheet.read(name, options.out).drop(columns="what").to_dict("records") if path.exists() else []
     for place in places:
         if place not in {tuple(row[key] for key in keys) for row in rows}:
             with undisturbed():
                 rows += [dict(zip(keys, place, strict=True)) | row for row in work(place)]
-            sheet.write(
-                [{k: v for k, v in row.items() if k != "what"} for row in rows], name, options.out, what="emulated"
-            )
+            sheet.write(rows, name, options.out, what="emulated")
 
 
 def soundness(row: dict[str, Any]) -> dict[str, Any]:
@@ -115,41 +116,40 @@ def windows(row: dict[str, Any], of: Cell, *, every: int = 5) -> list[dict[str, 
 def grids(name: str, options: Namespace) -> None:
     """Figure 3: from the grids that `autobyte record` has recorded, not measured again."""
     rows = [row for row in read(sheet.HERE / "data" / "testbed_grid.csv") if row.policy != "none"]
-    made, best = [], []
+    steps, best = [], []
     for place in dict.fromkeys((row.model, row.rate, row.engine, row.size_scale) for row in rows):
         model, rate, engine, scale = place
         there = [row for row in rows if (row.model, row.rate, row.engine, row.size_scale) == place]
         pairs = {row.config: row.step_s for row in there if row.policy == "bytescheduler"}
         ddp = [row.step_s for row in there if row.policy == "ddp"]
-        here = {"architecture": engine, "model": model, "gbit": rate / jobs.GBIT, "size_scale": scale}
+        cell_of = {"architecture": engine, "model": model, "gbit": rate / jobs.GBIT, "size_scale": scale}
         for config, step_s in pairs.items():
             kib, ratio = config.partition_bytes // KIB, config.credit_bytes // config.partition_bytes
-            made.append(here | {"partition_kib": kib, "credit_ratio": ratio, "step_s": step_s})
-        kib, ratio = min((row["step_s"], row["partition_kib"], row["credit_ratio"]) for row in made[-len(pairs) :])[
+            steps.append(cell_of | {"partition_kib": kib, "credit_ratio": ratio, "step_s": step_s})
+        kib, ratio = min((row["step_s"], row["partition_kib"], row["credit_ratio"]) for row in steps[-len(pairs) :])[
             1:
         ]
         best_s = min(pairs.values())
         best.append(
-            here
+            cell_of
             | {"best": f"⟨{kib} KiB,{ratio}⟩", "spread": max(pairs.values()) / best_s - 1, "step_s": best_s}
             | {"over_ddp": min(ddp) / best_s if ddp else ""}
         )
-    sheet.write(made, name, options.out, what="emulated")
+    sheet.write(steps, name, options.out, what="emulated")
     sheet.write(best, f"{name}.best", options.out, what="emulated")
 
 
 def draw_grids(name: str, folder: Path) -> None:
     """Draw every recorded cell: step time as a part of the best, the best framed."""
     rows = sheet.read(name, folder)
-    cells = list(dict.fromkeys((row["architecture"], row["model"], row["gbit"]) for row in rows))
-    partitions, credits = (sorted(set(sheet.column(rows, key))) for key in ("partition_kib", "credit_ratio"))
+    cells = rows.groupby(["architecture", "model", "gbit"])
+    partitions = sorted(rows["partition_kib"].unique())
     figure, axes = style.new(4.6, rows=4, columns=3, sharex=True, sharey=True)
     for place in axes.flat[len(cells) :]:
         place.set_axis_off()
-    for place, (engine, model, gbit) in zip(axes.flat, sorted(cells), strict=False):
-        here = sheet.where(rows, architecture=engine, model=model, gbit=gbit)
-        took = {(row["credit_ratio"], row["partition_kib"]): row["step_s"] for row in here}
-        percent = 100 * min(took.values()) / np.array([[took[c, p] for p in partitions] for c in credits])
+    for place, ((engine, model, gbit), cell_rows) in zip(axes.flat, cells, strict=False):
+        step_s = cell_rows.pivot(index="credit_ratio", columns="partition_kib", values="step_s")
+        percent = 100 * step_s.min(axis=None) / step_s.to_numpy()
         place.imshow(percent, cmap="cividis", vmin=50, vmax=100, origin="lower", aspect="auto")
         for y, x in np.ndindex(percent.shape):
             ink = "black" if percent[y, x] > 80 else "white"
@@ -162,7 +162,7 @@ def draw_grids(name: str, folder: Path) -> None:
         place.set_xticks(
             range(len(partitions)), [{128: "⅛", 256: "¼", 512: "½"}.get(kib, f"{kib // 1024}") for kib in partitions]
         )
-        place.set_yticks(range(len(credits)), [f"{credit}X" for credit in credits])
+        place.set_yticks(range(len(step_s)), [f"{credit}X" for credit in step_s.index])
         place.tick_params(length=0, labelsize=5.5)
         place.spines[:].set_visible(False)
     figure.supxlabel("partition (MiB), credit; speed in % of the best\n4 hosts, sizes scaled", fontsize=6.5)
@@ -173,16 +173,16 @@ def convergence(
     name: str, model: str, gbit: float, starts: Sequence[str], tuners: Sequence[str], count: int, options: Namespace
 ) -> None:
     """Figure 5: from every start, staying there and every tuner, window by window."""
-    here, count = cell(model, gbit, options), 2 if options.quick else count
+    trained, count = cell(model, gbit, options), 2 if options.quick else count
 
     def work(place: Place) -> list[dict[str, Any]]:
         engine, start = place
-        first = shrunk(jobs.pair(*(float(number) for number in start.split(","))), here)
+        first = shrunk(jobs.pair(*(float(number) for number in start.split(","))), trained)
         wanted = [scheduler("still", engine, first, watch=2)]
-        wanted += [search(tuner, engine, first, here, count, watch=count) for tuner in tuners]
-        measured = measure(here, wanted, steps=STEPS)
+        wanted += [search(tuner, engine, first, trained, count, watch=count) for tuner in tuners]
+        measured = measure(trained, wanted, steps=STEPS)
         return [
-            {"tuner": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, here)
+            {"tuner": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, trained)
         ]
 
     architectures = list(jobs.ARCHITECTURES)[: 1 if options.quick else None]
@@ -193,33 +193,26 @@ def convergence(
 
 def _summarise(name: str, count: int, options: Namespace) -> None:
     """What the runs of figure 5 came to; the best is the fastest window of all on that architecture."""
-    rows, made = sheet.read(name, options.out), []
-    for architecture, start, tuner in dict.fromkeys((r["architecture"], r["start"], r["tuner"]) for r in rows):
-        everywhere = sheet.where(rows, architecture=architecture)
-        speeds = _means(sheet.where(everywhere, start=start, tuner=tuner))
-        best = max(
-            max(_means(sheet.where(everywhere, start=s, tuner=t)))
-            for s, t in {(r["start"], r["tuner"]) for r in everywhere}
-        )
-        still = _means(sheet.where(everywhere, start=start, tuner="still"))[-1]
+    rows = sheet.read(name, options.out)
+    rows = rows.assign(window=rows["iteration"] // WINDOW, seconds=1 / rows["samples_per_s"])
+    speeds = 1 / rows.groupby([*RUN, "window"], sort=False)["seconds"].mean()
+    best = speeds.groupby("architecture").max()
+    summaries = []
+    for place, of_run in speeds.groupby(list(RUN), sort=False):
+        architecture, start, tuner = place
         if tuner == "still":
             continue
-        late = [index for index, speed in enumerate(speeds) if speed < (1 - TOLERANCE) * best]
-        pairs = sheet.column(sheet.where(everywhere, start=start, tuner=tuner), "pair")
-        made.append(
+        still = speeds[architecture, start, "still"].iloc[-1]
+        late = np.flatnonzero(of_run < (1 - TOLERANCE) * best[architecture])
+        pairs = sheet.where(rows, **dict(zip(RUN, place, strict=True)))["pair"].tolist()
+        summaries.append(
             {"architecture": architecture, "start": start, "tuner": tuner, "seed": options.seed}
-            | {"predictions": late[-1] + 1 if late else 0, "start_samples_per_s": still}
-            | {"end_samples_per_s": speeds[-1], "best_samples_per_s": best, "end_pair": pairs[-1]}
-            | {"staying_with_noise": still, "best_with_noise": best}
+            | {"predictions": int(late[-1]) + 1 if late.size else 0, "start_samples_per_s": still}
+            | {"end_samples_per_s": of_run.iloc[-1], "best_samples_per_s": best[architecture]}
+            | {"end_pair": pairs[-1], "staying_with_noise": still, "best_with_noise": best[architecture]}
             | {"reconfigurations": sum(a != b for a, b in pairwise(pairs))}
         )
-    sheet.write(made, f"{name}.summary", options.out, what="emulated")
-
-
-def _means(rows: list[dict[str, Any]]) -> list[float]:
-    """Speed of each window of ten steps."""
-    slow = 1 / np.array(sheet.column(rows, "samples_per_s"))
-    return [float(1 / pair.mean()) for pair in slow.reshape(-1, 2)]
+    sheet.write(summaries, f"{name}.summary", options.out, what="emulated")
 
 
 def changing(
@@ -231,27 +224,27 @@ def changing(
 
     def work(place: Place) -> list[dict[str, Any]]:
         engine, model = place
-        here = cell(model, gbit, options)
-        default = shrunk(BYTESCHEDULER_DEFAULT, here)
-        wanted = [search("bayesian", engine, default, here, 2 if options.quick else runs.BUDGET)]
-        (searched,) = measure(here, wanted, steps=STEPS)
-        found = Config.from_json(searched["config"])
-        still = {"default": default, "bayesian": found}
-        still["constant"] = shrunk(jobs.constant(engine, few=options.quick), here)
+        trained = cell(model, gbit, options)
+        default = shrunk(BYTESCHEDULER_DEFAULT, trained)
+        wanted = [search("bayesian", engine, default, trained, 2 if options.quick else runs.BUDGET)]
+        (searched,) = measure(trained, wanted, steps=STEPS)
+        searched_pair = Config.from_json(searched["config"])
+        still = {"default": default, "bayesian": searched_pair}
+        still["constant"] = shrunk(jobs.constant(engine, few=options.quick), trained)
         wanted = [scheduler(method, engine, pair, watch=count) for method, pair in still.items()]
-        wanted += [scheduler(tuner, engine, found, tuner=tuner, watch=count) for tuner in tuners]
-        base = here.job(servers=engine == "ps", wire_dtype=None).cluster
+        wanted += [scheduler(tuner, engine, searched_pair, tuner=tuner, watch=count) for tuner in tuners]
+        base = trained.job(servers=engine == "ps", wire_dtype=None).cluster
 
         def change(testbed: Testbed, step: int) -> None:
             """Links at that step, as parts of what they begin with."""
             part = scenario.cluster(jobs.job(model, gbit, engine).cluster, step).up_bytes_per_s[0] / jobs.rate(gbit)
             for host in range(base.workers):
-                if testbed.rates(host)[0] != part * here.rate:
-                    testbed.shape(host, up=part * here.rate, down=part * here.rate)
+                if testbed.rates(host)[0] != part * trained.rate:
+                    testbed.shape(host, up=part * trained.rate, down=part * trained.rate)
 
-        measured = measure(here, wanted, steps=STEPS, change=change)
+        measured = measure(trained, wanted, steps=STEPS, change=change)
         return [
-            {"method": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, here)
+            {"method": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, trained)
         ]
 
     collect(name, places[: 1 if options.quick else None], ("architecture", "model"), work, options)
@@ -262,18 +255,18 @@ def environments(name: str, engine: str, models: Sequence[str], tuners: Sequence
 
     def work(place: Place) -> list[dict[str, Any]]:
         model, gbit = place
-        here = cell(model, gbit, options)
+        trained = cell(model, gbit, options)
         shared = {"wire_dtype": None, "engine": engine}
         wanted = [{"name": "fifo", "scheduler": "autobyte", "policy": "fifo", **shared}]
-        default = shrunk(BYTESCHEDULER_DEFAULT, here)
-        pairs = {"default": default, "constant": shrunk(jobs.constant(engine, few=options.quick), here)}
+        default = shrunk(BYTESCHEDULER_DEFAULT, trained)
+        pairs = {"default": default, "constant": shrunk(jobs.constant(engine, few=options.quick), trained)}
         wanted += [scheduler(method, engine, pair) for method, pair in pairs.items()]
         budget = 2 if options.quick else runs.BUDGET
-        wanted += [search(tuner, engine, default, here, budget) for tuner in tuners]
-        buckets = [mib * here.size_scale for mib in BUCKETS_MIB]
+        wanted += [search(tuner, engine, default, trained, budget) for tuner in tuners]
+        buckets = [mib * trained.size_scale for mib in BUCKETS_MIB]
         wanted += [{"name": "ddp", "scheduler": "ddp", "bucket_mib": mib, **shared} for mib in buckets]
-        rows = [_speed(row, here, options) for row in measure(here, wanted, steps=STEPS)]
-        ddp = max(sheet.where(rows, method="ddp"), key=lambda row: row["samples_per_s"])
+        rows = [_speed(row, trained, options) for row in measure(trained, wanted, steps=STEPS)]
+        ddp = max((row for row in rows if row["method"] == "ddp"), key=lambda row: row["samples_per_s"])
         return [*(row for row in rows if row["method"] != "ddp"), ddp]
 
     places = [(model, gbit) for model in models for gbit in GBITS[model]]
@@ -297,26 +290,26 @@ def searches(name: str, models: Sequence[str], gbit: float, tuners: Sequence[str
 
     def work(place: Place) -> list[dict[str, Any]]:
         engine, model = place
-        here = cell(model, gbit, options)
-        default = shrunk(BYTESCHEDULER_DEFAULT, here)
-        wanted = [search(tuner, engine, default, here, count, watch=count) for tuner in tuners]
-        measured = measure(here, wanted, steps=STEPS)
+        trained = cell(model, gbit, options)
+        default = shrunk(BYTESCHEDULER_DEFAULT, trained)
+        wanted = [search(tuner, engine, default, trained, count, watch=count) for tuner in tuners]
+        measured = measure(trained, wanted, steps=STEPS)
         means = {row["name"]: [float(np.mean(w["steps_s"])) for w in row["watched"]] for row in measured}
         best_s = min(min(took) for took in means.values())
-        made = []
+        searched = []
         for row in measured:
             took = means[row["name"]]
             late = [index for index, seconds in enumerate(took) if seconds * (1 - TOLERANCE) > best_s]
             until = late[-1] + 1 if late else 0
-            pairs = [label(window["config"], here) for window in row["watched"]]
-            made.append(
+            pairs = [label(window["config"], trained) for window in row["watched"]]
+            searched.append(
                 {"tuner": row["name"], "seed": options.seed, "found": int(until < len(took))}
                 | {"iterations": WINDOW * until, "search_s": WINDOW * sum(took[:until])}
                 | {"lost_steps": WINDOW * (sum(took) / best_s - len(took)), "end_regret": 1 - best_s / took[-1]}
                 | {"reconfigurations": sum(a != b for a, b in pairwise(pairs))}
                 | soundness(row)
             )
-        return made
+        return searched
 
     places = [(engine, model) for engine in jobs.ARCHITECTURES for model in models]
     collect(name, places[:1] if options.quick else places, ("architecture", "model"), work, options)

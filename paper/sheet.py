@@ -1,10 +1,13 @@
 """The numbers behind the figures: written to CSV, drawn from CSV; what a clock measured stays apart from them."""
 
 import argparse
-import csv
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 HERE = Path(__file__).parent
 Row = dict[str, Any]
@@ -32,39 +35,28 @@ def write(rows: Iterable[Mapping[str, Any]], name: str, folder: Path, *, what: s
 
     Numbers get six figures: more would only differ between machines.
     """
-    rows = [{"what": what, **row} for row in rows]
+    table = pd.DataFrame([{"what": what} | {key: _text(value) for key, value in row.items()} for row in rows])
     path = folder / "data" / f"{name}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: _text(value) for key, value in row.items()} for row in rows)
+    table.to_csv(path, index=False, lineterminator="\n")
 
 
-def read(name: str, folder: Path) -> list[Row]:
-    """Read data/NAME.csv: what looks like a number is one."""
-    with (folder / "data" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+def read(name: str, folder: Path) -> pd.DataFrame:
+    """Read data/NAME.csv; an empty cell is NaN among numbers, and empty text elsewhere."""
+    path = folder / "data" / f"{name}.csv"
+    table = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    texts = [column for column in table if not is_numeric_dtype(table[column])]
+    return table.fillna(dict.fromkeys(texts, ""))
 
 
-def where(rows: Iterable[Row], **equal: Any) -> list[Row]:
+def where(table: pd.DataFrame, **equal: Any) -> pd.DataFrame:
     """The rows in which columns have these values."""
-    return [row for row in rows if all(row[key] == value for key, value in equal.items())]
-
-
-def column(rows: Iterable[Row], name: str) -> list[Any]:
-    """One column of rows."""
-    return [row[name] for row in rows]
+    for column, value in equal.items():
+        table = table[table[column] == value]
+    return table
 
 
 def _text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.6g}"
+    return str(value)

@@ -8,15 +8,15 @@ Simulated. Writes data/table1_methods.csv and figures/table1_methods.{pdf,png}.
 from dataclasses import replace
 
 import jobs
-import numpy as np
 import runs
 import sheet
 import style
 
+from autobyte.comparison.judge import TOLERANCE
 from autobyte.config import Space
 from autobyte.scenario import Change, Scenario
 from autobyte.simulator.landscape import survey
-from autobyte.tuning import TOLERANCE, WINDOW
+from autobyte.tuning import WINDOW
 
 NAME = "table1_methods"
 TUNERS = ("default", "grid", "random", "released", "bayesian-published", "bayesian", "optuna", "descent", "twin")
@@ -92,15 +92,14 @@ if not options.redraw:
     sheet.write((row | {"carried": losses[row["factor"]]} for row in rows), NAME, options.out)
 
 rows = sheet.read(NAME, options.out)
-factors = list(dict.fromkeys(sheet.column(rows, "factor")))
-tuners = list(dict.fromkeys(sheet.column(rows, "tuner")))
+factors = rows["factor"].unique()
+tuners = rows["tuner"].unique()
 figure, axes = style.new(0.5 + 0.17 * len(tuners))
 for x, factor in enumerate(factors):
-    loss = sheet.where(rows, factor=factor)[0]["carried"]
+    loss = sheet.where(rows, factor=factor)["carried"].iloc[0]
     axes.text(x, -0.75, f"{factor}\n({100 * loss:.0f} %)", ha="center", va="bottom", fontsize=6)
     for y, tuner in enumerate(tuners):
-        regrets = sheet.column(sheet.where(rows, factor=factor, tuner=tuner), "regret")
-        middle = float(np.median(regrets))
+        middle = sheet.where(rows, factor=factor, tuner=tuner)["regret"].median()
         mark = ("✓" if middle <= TOLERANCE else "✗") + f" {100 * middle:.1f}"
         tint = style.TEAL if middle <= TOLERANCE else style.RED
         published = "" if tuner not in PUBLISHED else "  ✓" if factor in PUBLISHED[tuner] else "  –"

@@ -106,11 +106,11 @@ small = {"va": "center", "fontsize": 5.2}
 for x, text in COLUMNS.items():
     axes.text(x, -1, text, va="center", fontsize=6.5, weight="bold")
 before = None
-for y, row in enumerate(rows):
+for y, row in enumerate(rows.to_dict("records")):
     if row["symbol"] != before:
         axes.axhline(y - 0.5, color=style.FAINT, linewidth=0.5)
-        said = f"{row['symbol']} [{row['published_shape']}] {row['published']}" if row["symbol"] else "beyond it"
-        axes.text(0.0, y, said, color=style.BLUE, **small)
+        symbol = f"{row['symbol']} [{row['published_shape']}] {row['published']}" if row["symbol"] else "beyond it"
+        axes.text(0.0, y, symbol, color=style.BLUE, **small)
     before = row["symbol"]
     marks = "".join(mark for mark, key in (("°", "paper"), ("•", "improved")) if row[key])
     for x, text in zip(

@@ -88,9 +88,9 @@ if not options.redraw:
 rows = sheet.read(NAME, options.out)
 figure, axes = style.new(1.5, columns=2, sharey=True, width=style.PAGE)
 for place, fusion, title in zip(axes, (False, True), ("(a) without fusion", "(b) with fusion"), strict=True):
-    mine = sheet.where(rows, fusion=int(fusion))
+    ratios = sheet.where(rows, fusion=int(fusion))
     for name in METHODS[fusion]:
-        gap = np.sort(100 * (np.array(sheet.column(mine, name)) - 1)).clip(0.01)
+        gap = np.sort(100 * (ratios[name].to_numpy() - 1)).clip(0.01)
         share = 100 * np.arange(1, len(gap) + 1) / len(gap)
         look = style.look("usbyte") | {"linestyle": "-"} if name == "usbyte" else style.look(name.split("-pub")[0])
         figures = f"median {_percent(np.median(gap))}, worst {_percent(gap[-1])}"

@@ -48,12 +48,12 @@ def any_job(rng: np.random.Generator) -> Job:
 def judged(cell: tuple[int, Job]) -> sheet.Row:
     """One job: the step under `usbyte` (ms), and those of its peers over it."""
     number, job = cell
-    mine_s = step_s(job, POLICIES["usbyte"]().space(job).default)
+    usbyte_s = step_s(job, POLICIES["usbyte"]().space(job).default)
     cluster = job.cluster
     row = {"job": number, "layers": len(job.model.layers), "tensors": len(job.gradients), "workers": cluster.workers}
     row |= {"architecture": cluster.architecture, "gbit": 8e-9 * cluster.up_bytes_per_s[0]}
-    row |= {"bound_ms": 1e3 * bound_s(job), "usbyte_ms": 1e3 * mine_s}
-    return row | {name: survey(job, configs).best_s / mine_s for name, configs in PEERS.items()}
+    row |= {"bound_ms": 1e3 * bound_s(job), "usbyte_ms": 1e3 * usbyte_s}
+    return row | {name: survey(job, configs).best_s / usbyte_s for name, configs in PEERS.items()}
 
 
 options = sheet.options(__doc__).parse_args()
@@ -63,10 +63,10 @@ if not options.redraw:
     sheet.write(runs.spread(judged, some), NAME, options.out)
 
 rows = sheet.read(NAME, options.out)
-best = np.array([[row[name] for name in PEERS] for row in rows]).min(axis=1)
+best = rows[list(PEERS)].min(axis=1)
 figure, axes = style.new(1.6, width=5.2)
 share = 100 * np.arange(1, len(rows) + 1) / len(rows)
-for name, values in {**{name: sheet.column(rows, name) for name in PEERS}, "best": best}.items():
+for name, values in {**{name: rows[name] for name in PEERS}, "best": best}.items():
     look = {"color": style.INK, "linestyle": "-"} if name == "best" else style.look(name)
     title = "the best of the three" if name == "best" else style.NAMES[name] + (", tuned" if "byte" in name else "")
     middle = 100 * (np.median(values) - 1)

@@ -9,6 +9,7 @@ data/usbyte_scale.csv, a row per job and method, and figures/usbyte_scale.{pdf,p
 """
 
 import jobs
+import pandas as pd
 import runs
 import sheet
 import style
@@ -42,7 +43,7 @@ def methods(job: Job) -> dict[str, list[Config]]:
     """Every method's configs, of which the best counts; those as shipped have one."""
     window = default("usbyte", job)[0].credit_bytes
     cuts = [(size, ratio * size) for size in SIZES for ratio in (1, 2, 4, 8)]
-    found = {
+    configs = {
         "usbyte": default("usbyte", job),
         "usbyte published": [Config(size, window, "usbyte", {"published": 1}) for size in SIZES],
         "wfbp": default("wfbp", job),
@@ -59,8 +60,8 @@ def methods(job: Job) -> dict[str, list[Config]]:
         "horovod": [Config(size, size, "horovod", {"cycle_ms": ms}) for size in SIZES for ms in (1, 5, 20)],
     }
     if not job.cluster.servers:
-        found["dear"] = [Config(max(size, MIB), max(size, MIB), "dear") for size in SIZES]
-    return found
+        configs["dear"] = [Config(max(size, MIB), max(size, MIB), "dear") for size in SIZES]
+    return configs
 
 
 def cluster(network: str, workers: int, gbit: float) -> Cluster:
@@ -71,38 +72,25 @@ def cluster(network: str, workers: int, gbit: float) -> Cluster:
     return Cluster(workers, 0, plain.up_bytes_per_s, plain.down_bytes_per_s, gpus_per_node=GPUS)
 
 
-def counts(rows: list[sheet.Row], network: str) -> list[int]:
-    """The numbers of workers on a network."""
-    return sorted(set(sheet.column(sheet.where(rows, network=network), "workers")))
-
-
-def gains(rows: list[sheet.Row], mine: str, others: list[str], network: str) -> list[float]:
+def gains(rows: pd.DataFrame, method: str, others: list[str], network: str) -> pd.Series:
     """The largest speed-up over the best of others, over all models and rates, for every number of workers."""
-    best = []
-    for workers in counts(rows, network):
-        here = sheet.where(rows, network=network, workers=workers)
-        steps = {(row["model"], row["gbit"], row["method"]): row["step_ms"] for row in here}
-        best.append(
-            max(
-                min(steps[model, gbit, other] for other in others if (model, gbit, other) in steps)
-                / steps[model, gbit, mine]
-                for model, gbit in {(row["model"], row["gbit"]) for row in here}
-            )
-        )
-    return best
+    jobs_of = sheet.where(rows, network=network)
+    steps = jobs_of.pivot(index=["workers", "model", "gbit"], columns="method", values="step_ms")
+    faster = steps.reindex(columns=others).min(axis=1) / steps[method]
+    return faster.groupby("workers").max()
 
 
-def judged(cell: tuple[str, int, float, str]) -> list[sheet.Row]:
+def judged(place: tuple[str, int, float, str]) -> list[sheet.Row]:
     """Every method on one job."""
-    network, workers, gbit, model = cell
+    network, workers, gbit, model = place
     job = Job(models.load(model), cluster(network, workers, gbit))
-    here = {"network": network, "workers": workers, "gbit": gbit, "model": model}
+    cell = {"network": network, "workers": workers, "gbit": gbit, "model": model}
     rows = []
     for method, configs in methods(job).items():
         land = survey(job, configs)
         best = {"partition_bytes": land.best.partition_bytes, "credit_bytes": land.best.credit_bytes}
         took = {"step_ms": 1e3 * land.best_s, "over_bound": land.best_s / bound_s(job)}
-        rows.append(here | {"method": method} | best | took)
+        rows.append(cell | {"method": method} | best | took)
     return rows
 
 
@@ -118,7 +106,7 @@ if not options.redraw:
     sheet.write([row for rows in runs.spread(judged, cells) for row in rows], NAME, options.out)
 
 rows = sheet.read(NAME, options.out)
-tuned = sorted({row["method"] for row in rows if "usbyte" not in row["method"] and row["method"][-6:] != " fused"})
+tuned = [name for name in rows["method"].unique() if "usbyte" not in name and not name.endswith(" fused")]
 beaten = {
     "WFBP": (["wfbp"], style.look("wfbp")),
     "ByteScheduler, shipped": (["bytescheduler shipped"], style.look("bytescheduler")),
@@ -127,13 +115,12 @@ beaten = {
 }
 figure, axes = style.new(3.4, rows=2, columns=len(NETWORKS), sharex=True, sharey=True, width=style.PAGE)
 lines = (("usbyte published", "US-Byte, published"), ("usbyte", "ours, with fusion"))
-for row_axes, (mine, title) in zip(axes, lines, strict=True):
+for row_axes, (method, title) in zip(axes, lines, strict=True):
     for place, network in zip(row_axes, NETWORKS, strict=True):
-        workers = counts(rows, network)
         place.axhline(1.0, color=style.MUTED, linewidth=0.6)
         for text, (others, look) in beaten.items():
-            place.plot(workers, gains(rows, mine, others, network), label=f"over {text}", **look)
-        for (other, at), gain in CLAIMS.items() if mine == "usbyte published" else ():
+            place.plot(gains(rows, method, others, network), label=f"over {text}", **look)
+        for (other, at), gain in CLAIMS.items() if method == "usbyte published" else ():
             ink = style.look(other)["color"]
             place.plot(at, gain, marker="x", markersize=4, color=ink, linestyle="none")
             below = other == "bytescheduler" and at == 8
@@ -141,11 +128,11 @@ for row_axes, (mine, title) in zip(axes, lines, strict=True):
             place.annotate(f"{gain}", (at, gain), offset, textcoords="offset points", color=ink, fontsize=6)
         place.set_xscale("log", base=2)
         place.set_yscale("log")
-        if mine == "usbyte published":
+        if method == "usbyte published":
             place.set_title(NETWORKS[network])
         place.grid(axis="y")
         place.set_xticks(WORKERS, [str(n) for n in WORKERS])
-        if mine == "usbyte":
+        if method == "usbyte":
             place.set_xlabel("workers")
     row_axes[0].set_ylabel(f"{title}:\nspeed-up, up to")
 axes[0][0].set_yticks([0.5, 1, 2, 5, 10, 20, 50, 100], ["½", "1", "2", "5", "10", "20", "50", "100"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from worlds import clusters
 
 from autobyte.job import ITEMSIZE, Cluster, Job, Layer, Model, Tensor
-from autobyte.scheduler.block import Op, Segment, Tiling
+from autobyte.scheduler.block import Collective, Segment, Tiling
 from autobyte.scheduler.plan import CreditRule, Overlap, Plan
 from autobyte.scheduler.tiling import cut
 
@@ -58,7 +58,7 @@ def spelled(tiling: Tiling) -> list[list[tuple[int, int, int]]]:
 def covers_exactly(tiling: Tiling) -> bool:
     """Count, element by element, how often each is carried: once, all-gathers aside."""
     counts = [np.zeros(numel, dtype=np.int8) for numel in tiling.gradients.numel]
-    for block in (block for block in tiling.blocks if block.op is not Op.ALL_GATHER):
+    for block in (block for block in tiling.blocks if block.op is not Collective.ALL_GATHER):
         for segment in block.segments:
             assert 0 <= segment.start <= segment.stop <= len(counts[segment.tensor])
             counts[segment.tensor][segment.start : segment.stop] += 1

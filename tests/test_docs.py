@@ -123,9 +123,9 @@ def test_the_code_says_so(message: str) -> None:
 def test_tables_of_what_was_measured_are_those_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOT / "tools"), *sys.path])
     from judge_tables import tables  # noqa: PLC0415, scripts of no package
-    from shaped_tables import found  # noqa: PLC0415
+    from shaped_tables import tables_by_page  # noqa: PLC0415
 
-    pages = found() | {ROOT / "docs" / "tuners.md": tables(ROOT / "docs" / "data")}
+    pages = tables_by_page() | {ROOT / "docs" / "tuners.md": tables(ROOT / "docs" / "data")}
     for page, made in pages.items():
         for name, table in made.items():
             assert f"<!-- table {name} -->\n\n{table}\n<!-- end -->" in page.read_text(), f"{page.name}: {name}"

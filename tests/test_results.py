@@ -127,11 +127,14 @@ def test_a_trial_is_kept_once(path: Path) -> None:
 @pytest.mark.parametrize(
     ("run", "difference"),
     [
-        ({"budget": 31, "job": RUN["job"]}, "its budget is 30, asked for was 31"),
-        ({"budget": 30, "job": {"model": "vgg16", "workers": 4}}, "its workers is 8, asked for was 4"),
-        ({"budget": 30, "job": RUN["job"], "seeds": 3}, "its seeds is null, asked for was 3"),
+        ({"budget": 31, "job": RUN["job"]}, "its budget is 30, but this run has 31"),
+        ({"budget": 30, "job": {"model": "vgg16", "workers": 4}}, "its workers is 8, but this run has 4"),
+        ({"budget": 30, "job": RUN["job"], "seeds": 3}, "its seeds is null, but this run has 3"),
         ({"budget": 30}, "it has more settings"),
-        ({"budget": 30, "job": "x" * 99}, 'its job is {"model": "vgg16", "workers": 8}, asked for was "' + "x" * 59),
+        (
+            {"budget": 30, "job": "x" * 99},
+            'its job is {"model": "vgg16", "workers": 8}, but this run has "' + "x" * 59,
+        ),
     ],
 )
 def test_another_run_is_told_apart_and_left_alone(path: Path, run: dict[str, Any], difference: str) -> None:

@@ -60,11 +60,11 @@ def main() -> None:
     """Read the command line, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=300)
-    found = [paces(seed) for seed in track(range(parser.parse_args().worlds), "worlds")]
+    worlds = [paces(seed) for seed in track(range(parser.parse_args().worlds), "worlds")]
     table = Table("MiB in flight", "worlds", "log pace, mean", "deviation", "expected by the twin")
     crowd = {flight: np.log1p(flight * MIB / 2**KNEE) for flight in FLIGHTS}
     for flight in FLIGHTS:
-        values = [world[flight] for world in found if flight in world]
+        values = [world[flight] for world in worlds if flight in world]
         expected = np.mean([process.crowding[0] for process in LINKS]) * (crowd[flight] - crowd[16])
         numbers = (np.mean(values), np.std(values), expected)
         table.add_row(str(flight), str(len(values)), *(f"{number:+.3f}" for number in numbers))

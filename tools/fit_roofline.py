@@ -57,11 +57,11 @@ def rates(values: dict[str, float], way: str) -> Rates:
     """Make the roofline of one direction."""
     memory, start, window = values["memory bytes"], values["compute overhead"], values[f"window bytes {way}"]
     products = 2 if way == "backward" else 1  # the gradients of weights and of inputs
-    made = {"memory": Rate(math.inf, memory, values["memory overhead"])}
+    rates = {"memory": Rate(math.inf, memory, values["memory overhead"])}
     for kind in ("conv1x1", "winograd", "conv", "matmul"):
         nbytes = window if kind in ("winograd", "conv") else memory
-        made[kind] = Rate(values[f"{kind} flops {way}"], nbytes, start * products)
-    return made
+        rates[kind] = Rate(values[f"{kind} flops {way}"], nbytes, start * products)
+    return rates
 
 
 def operations(graph: Graph, node: Node) -> list[Op]:
@@ -143,7 +143,7 @@ def report(label: str, values: dict[str, float], model: Measured) -> None:
     forward, backward = predict(values, model)
     pairs = [(forward - added, model.forward_s - added), (backward, model.backward_s)]
     pairs.append((pairs[0][0] + backward, pairs[0][1] + model.backward_s))
-    totals = "".join(f"{said.sum() / true.sum() - 1:+9.1%}" for said, true in pairs)
+    totals = "".join(f"{predicted.sum() / true.sum() - 1:+9.1%}" for predicted, true in pairs)
     layer = np.median(abs(pairs[2][0] / pairs[2][1] - 1))
     print(
         f"{label:24}{added.sum() * 1e3:9.1f}{pairs[0][1].sum() * 1e3:9.1f}{model.backward_s.sum() * 1e3:9.1f}", end=""

@@ -27,29 +27,32 @@ from typing import Any
 
 import judge_tables
 import numpy as np
+import pandas as pd
 
 from autobyte import models
-from autobyte.bench.grid import Row as GridRow
+from autobyte.bench.grid import GridRow
 from autobyte.bench.grid import read as read_grid
 from autobyte.cli.options import make_job
 from autobyte.comparison.contest import Contest, Run, hold
+from autobyte.comparison.judge import TOLERANCE, judge
 from autobyte.comparison.oracle import ends, where_decided
-from autobyte.comparison.replay import Recorded, Replay, nearest, space_of
-from autobyte.comparison.verdict import BANDWIDTHS, Truth
+from autobyte.comparison.replay import GridReplay, Recorded, nearest, space_of
+from autobyte.comparison.truth import Truth
+from autobyte.comparison.verdict import BANDWIDTHS
 from autobyte.comparison.worlds import Drawn, draw
 from autobyte.config import Config, Space
 from autobyte.job import Cluster, Job
 from autobyte.prediction import Simulated
 from autobyte.results import Results
 from autobyte.scenario import Scenario
-from autobyte.simulator.calibrate import Calibration
+from autobyte.simulator.calibrate import EngineCalibration
 from autobyte.simulator.landscape import best_constant, contenders, least_s
 from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners import TUNERS
 from autobyte.tuners.twin import Twin
-from autobyte.tuning import TOLERANCE, WARMUP, WINDOW, Decision, judge, make_tuner, tune
+from autobyte.tuning import WARMUP, WINDOW, Decision, make_tuner, tune
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "docs" / "data"
@@ -107,8 +110,8 @@ def still(kind: str, seed: int, tuners: Sequence[str]) -> list[Row]:
 
     constant, rows = _constant(drawn.job.cluster.architecture, drawn.job.cluster.workers), []
     for tuner in tuners:
-        made = make_tuner(tuner, Space(), job=drawn.job, seed=seed, budget=BUDGET)
-        decisions = tune(made, World(drawn.job, effects=drawn.effects, seed=seed), Space(), budget=BUDGET)
+        searching = make_tuner(tuner, Space(), job=drawn.job, seed=seed, budget=BUDGET)
+        decisions = tune(searching, World(drawn.job, effects=drawn.effects, seed=seed), Space(), budget=BUDGET)
         verdict = _verdict(tuner, decisions, true_s, constant, Space().default, best_s)
         rows.append(_world(kind, seed, drawn.job) | verdict)
     return rows
@@ -156,22 +159,29 @@ def _verdict(
 
 def _best_s(name: str, kind: str, seed: int, drawn: Drawn) -> float:
     """The least true step time on the grid (s), as far as other tuners were judged by it already."""
-    kept = [float(row["best_s"]) for row in _kept(name) if (row["kind"], row["seed"]) == (kind, str(seed))]
-    return min(kept) if kept else contenders(drawn.job, Space().grid(), effects=drawn.effects).best_s
+    kept = _kept(name)
+    if (kind, str(seed)) in kept.index:
+        return float(kept.loc[kind, str(seed)])
+    return contenders(drawn.job, Space().grid(), effects=drawn.effects).best_s
 
 
 @cache
-def _kept(name: str) -> list[dict[str, str]]:
-    return judge_tables.read(DATA / f"{name}.csv")
+def _kept(name: str) -> pd.Series:
+    """The least step that is kept of every kind and seed (s)."""
+    rows = judge_tables.read(DATA / f"{name}.csv")
+    return pd.Series(dtype=float) if rows.empty else rows.groupby(["kind", "seed"])["best_s"].min()
 
 
 @cache
 def _constant(architecture: str, workers: int) -> Config:
     """The best constant in hindsight, found once and kept in constants.csv."""
     path = DATA / "judge_constants.csv"
-    for row in judge_tables.read(path):
-        if (row["architecture"], row["workers"]) == (architecture, str(workers)):
-            return Config(int(row["partition_bytes"]), int(row["credit_bytes"]))
+    kept = judge_tables.read(path)
+    if not kept.empty:
+        pairs = kept.set_index(["architecture", "workers"])
+        if (architecture, workers) in pairs.index:
+            pair = pairs.loc[architecture, workers]
+            return Config(int(pair["partition_bytes"]), int(pair["credit_bytes"]))
     clusters = [Cluster.uniform(workers, rate, architecture=architecture) for rate in BANDWIDTHS]
     jobs = [Job(models.load(model), cluster) for model in models.names() for cluster in clusters]
     config = best_constant(jobs, Space().grid())[0]
@@ -240,11 +250,11 @@ def recoveries(windows: Sequence[Measurement], truth: Truth) -> list[int]:
     regret = [1 - truth.best_s(w.iteration + k) / truth.step_s(w.config, w.iteration + k)
               for w in windows for k in range(len(w.step_s))]  # fmt: skip
     changes = [i for i in range(1, len(regret)) if truth.at(i) is not truth.at(i - 1)]
-    found = []
+    waits = []
     for at, until in zip(changes, [*changes[1:], len(regret)], strict=True):
         if regret[at] > TOLERANCE:
-            found.append(next((i - at for i in range(at, until) if regret[i] <= TOLERANCE), until - at))
-    return found
+            waits.append(next((i - at for i in range(at, until) if regret[i] <= TOLERANCE), until - at))
+    return waits
 
 
 def replayed(cell: int, seed: int, tuners: Sequence[str]) -> list[Row]:
@@ -252,7 +262,7 @@ def replayed(cell: int, seed: int, tuners: Sequence[str]) -> list[Row]:
     place, recordings = _cells()[cell]
     shown, judge_by = recordings[seed % len(recordings)], recordings[(seed + 1) % len(recordings)]
     job = place.cell.job(servers=place.engine == "ps", wire_dtype=None)
-    costs = Calibration.load(CALIBRATION).of(job)
+    costs = EngineCalibration.load(CALIBRATION).of(job)
     space = space_of(shown, Config(4_000_000, 16_000_000, knobs={"fusion": 1.0}))
     best = min(shown, key=lambda config: shown[config].step_s)
     constant = _recorded_constant(place.engine, seed)
@@ -262,8 +272,8 @@ def replayed(cell: int, seed: int, tuners: Sequence[str]) -> list[Row]:
 
     rows = []
     for tuner in tuners:
-        made = make_tuner(tuner, space, job=job, seed=seed, budget=BUDGET)
-        decisions = tune(made, Replay(job, shown, costs=costs, seed=seed), space, budget=BUDGET)
+        searching = make_tuner(tuner, space, job=job, seed=seed, budget=BUDGET)
+        decisions = tune(searching, GridReplay(job, shown, costs=costs, seed=seed), space, budget=BUDGET)
         verdict = _verdict(tuner, decisions, true_s, constant, space.default, true_s(best))
         verdict |= {"best_s": true_s(best), "recordings": len(recordings), "grid": _grid()}
         rows.append(_world(_cell_name(place), seed, job) | verdict)
@@ -373,8 +383,9 @@ def main() -> None:
         parser.error(f"no such tuner: {', '.join(sorted(strange))} (known: {', '.join(sorted(known))})")
     path = DATA / (f"judge_{given.what}" + (".measured" * (given.what == "decisions")) + ".csv")
     place = "scenario" if given.what in ("scenarios", "before") else "kind"
-    there: set[tuple[str, ...]] = {(row[place], row["seed"], row["tuner"]) for row in judge_tables.read(path)}
-    if given.what == "replay" and any(row.get("grid") != _grid() for row in judge_tables.read(path)):
+    kept = judge_tables.read(path).reindex(columns=[place, "seed", "tuner", "grid"])
+    there = set(kept[[place, "seed", "tuner"]].itertuples(index=False, name=None))
+    if given.what == "replay" and (kept["grid"] != _grid()).any():
         parser.error(f"{path} holds rows of another recording than {GRID}: remove it")
     if given.what in ("static", "fresh", "scenarios", "before"):
         for architecture, workers in product(("allreduce", "ps"), (2, 4, 8, 5, 10)):

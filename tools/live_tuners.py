@@ -49,10 +49,10 @@ def windows(row: dict[str, Any]) -> list[dict[str, Any]]:
     shared = {"tuner": row["name"], "other_cores": row["other_cores"], "unsound_links": row["unsound_links"]}
     return [
         shared
-        | {"window": number, "partition_bytes": told["config"]["partition_bytes"]}
-        | {"credit_bytes": told["config"]["credit_bytes"]}
-        | {"mean_s": float(np.mean(told["steps_s"])), "median_s": float(np.median(told["steps_s"]))}
-        for number, told in enumerate(row["watched"])
+        | {"window": number, "partition_bytes": window["config"]["partition_bytes"]}
+        | {"credit_bytes": window["config"]["credit_bytes"]}
+        | {"mean_s": float(np.mean(window["steps_s"])), "median_s": float(np.median(window["steps_s"]))}
+        for number, window in enumerate(row["watched"])
     ]
 
 
@@ -62,7 +62,8 @@ def main() -> None:
     parser.add_argument("--engines", default="allreduce,ps")
     parser.add_argument("--repeats", type=int, default=1)
     given = parser.parse_args()
-    there = {(row["repeat"], row["engine"], row["links"]) for row in read(PATH)}
+    kept = read(PATH).reindex(columns=["repeat", "engine", "links"])
+    there = set(kept.itertuples(index=False, name=None))
     for repeat, engine, links in product(range(given.repeats), given.engines.split(","), LINKS):
         if (str(repeat), engine, links) in there:
             continue

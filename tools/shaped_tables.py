@@ -31,26 +31,30 @@ Row = dict[str, Any]
 
 def kept(folder: str) -> list[dict[str, Any]]:
     """Every cell; models as they are named here, rates falling."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in (DATA / folder).glob("*.json")]
+    outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in (DATA / folder).glob("*.json")]
     order = list(NAMES)
-    return sorted(found, key=lambda told: (order.index(told["cell"]["model"]), -told["cell"]["rate"]))
+    return sorted(outcomes, key=lambda outcome: (order.index(outcome["cell"]["model"]), -outcome["cell"]["rate"]))
 
 
 def cells(folder: str) -> Iterator[tuple[str, float, list[Row]]]:
     """Model, rate that links stand for (Gbit/s) and rows of every cell."""
-    for told in kept(folder):
-        yield told["cell"]["model"], told["cell"]["rate"] * 8e-9 * told["cell"].get("dilation", 1), told["rows"]
+    for outcome in kept(folder):
+        yield (
+            outcome["cell"]["model"],
+            outcome["cell"]["rate"] * 8e-9 * outcome["cell"].get("dilation", 1),
+            outcome["rows"],
+        )
 
 
 def _noted(folder: str) -> str:
-    """What launches said of themselves: cores that other work used meanwhile, links that did not hold their rate."""
-    said = [
-        f"{NAMES[told['cell']['model']]} at {told['cell']['rate'] * 8e-9:g} Gbit/s, "
-        + told["warning"].removesuffix(": measure again")
-        for told in kept(folder)
-        if told["warning"]
+    """What went wrong in the launches: cores that other work used meanwhile, links that did not hold their rate."""
+    warnings = [
+        f"{NAMES[outcome['cell']['model']]} at {outcome['cell']['rate'] * 8e-9:g} Gbit/s, "
+        + outcome["warning"].removesuffix(": measure again")
+        for outcome in kept(folder)
+        if outcome["warning"]
     ]
-    return f"\nWarnings of the launches: {'; '.join(said) or 'none'}."
+    return f"\nWarnings of the launches: {'; '.join(warnings) or 'none'}."
 
 
 def schedulers(folder: str) -> str:
@@ -121,17 +125,17 @@ def reach() -> str:
 
 def policies() -> str:
     """Every policy, tuned, on every model: step over bound; the fastest and who is within 1 % of it in bold."""
-    found = [(model, {row["scheduler"]: row for row in rows}) for model, _, rows in cells("policies")]
-    names = sorted(found[0][1], key=lambda name: sum(rows[name]["over_bound"] for _, rows in found))
+    models = [(model, {row["scheduler"]: row for row in rows}) for model, _, rows in cells("policies")]
+    names = sorted(models[0][1], key=lambda name: sum(rows[name]["over_bound"] for _, rows in models))
     body = []
     for name in names:
         line = [f"`{name}`" if not name.startswith("ddp-") else f"real DDP, {name.removeprefix('ddp-')} bucket"]
-        for _, rows in found:
+        for _, rows in models:
             row, best = rows[name], min(other["step_s"] for other in rows.values())
             text = f"{_ms(row['step_s'])}, {row['over_bound']:.2f}x"
             line.append(f"**{text}**" if row["step_s"] <= 1.01 * best else text)
         body.append(line)
-    return markdown(["policy", *(NAMES[model] for model, _ in found)], body) + _noted("policies")
+    return markdown(["policy", *(NAMES[model] for model, _ in models)], body) + _noted("policies")
 
 
 def auto() -> str:
@@ -149,13 +153,13 @@ def auto() -> str:
 
 def configs() -> str:
     """What every policy was tuned to."""
-    found = [(model, {row["scheduler"]: row for row in rows}) for model, _, rows in cells("policies")]
+    models = [(model, {row["scheduler"]: row for row in rows}) for model, _, rows in cells("policies")]
     body = [
-        [f"`{name}`", *(_chosen(name, rows[name]["config"]) for _, rows in found)]
-        for name in found[0][1]
+        [f"`{name}`", *(_chosen(name, rows[name]["config"]) for _, rows in models)]
+        for name in models[0][1]
         if not name.startswith("ddp-")
     ]
-    return markdown(["policy", *(NAMES[model] for model, _ in found)], body)
+    return markdown(["policy", *(NAMES[model] for model, _ in models)], body)
 
 
 def _chosen(name: str, config: dict[str, Any]) -> str:
@@ -167,9 +171,9 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.0f} ms"
 
 
-def found() -> dict[Path, dict[str, str]]:
+def tables_by_page() -> dict[Path, dict[str, str]]:
     """Every table by the page that it is on and its name."""
-    made = {
+    benchmarks = {
         "cells": schedulers("bench"),
         "dilated": schedulers("dilated"),
         "policies": policies(),
@@ -177,9 +181,9 @@ def found() -> dict[Path, dict[str, str]]:
         "reach": reach(),
         "auto": auto(),
     }
-    return {ROOT / "docs" / "benchmarks.md": made, ROOT / "README.md": {"speed": speed()}}
+    return {ROOT / "docs" / "benchmarks.md": benchmarks, ROOT / "README.md": {"speed": speed()}}
 
 
 if __name__ == "__main__":
-    for page, tables in found().items():
+    for page, tables in tables_by_page().items():
         fill(page, tables)

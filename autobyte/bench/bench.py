@@ -81,25 +81,25 @@ class Cell:
 
 def runs(*, tuner: str, windows: int, wire_dtypes: Iterable[str | None]) -> list[dict[str, Any]]:
     """What is run, one after the other, named as in the table."""
-    made: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
     for wire in wire_dtypes:
-        made += [entry("ddp", "ddp", "allreduce", wire, bucket_mib=bucket) for bucket in BUCKETS_MIB]
+        runs += [entry("ddp", "ddp", "allreduce", wire, bucket_mib=bucket) for bucket in BUCKETS_MIB]
         for engine in ("allreduce", "ps"):
             if wire is None:
-                made.append(entry("fifo", "autobyte", engine, wire, policy="fifo"))
-                made.append(entry("autobyte-default", "autobyte", engine, wire, policy="bytescheduler"))
-            made.append(
+                runs.append(entry("fifo", "autobyte", engine, wire, policy="fifo"))
+                runs.append(entry("autobyte-default", "autobyte", engine, wire, policy="bytescheduler"))
+            runs.append(
                 entry(
                     "autobyte-tuned", "autobyte", engine, wire, policy="bytescheduler", tuner=tuner, windows=windows
                 )
             )
         if wire is None:
-            made.append(entry("autobyte-auto", "autobyte", "allreduce", wire, policy="auto"))
-    return made
+            runs.append(entry("autobyte-auto", "autobyte", "allreduce", wire, policy="auto"))
+    return runs
 
 
 def entry(name: str, scheduler: str, engine: str, wire: str | None, **more: Any) -> dict[str, Any]:
-    """What one scheduler is asked for, as `autobyte.bench.cell` reads it."""
+    """The settings of one scheduler, as `autobyte.bench.cell` reads it."""
     return {"name": name, "scheduler": scheduler, "engine": engine, "wire_dtype": wire, **more}
 
 
@@ -127,8 +127,8 @@ def measure(
         unsound = [link for link in measure_links(testbed) if not link.sound]
         spec, out, pace = (Path(folder) / name for name in ("spec.json", "rows.jsonl", "pace"))
         scales = {"time": cell.time_scale, "size": cell.size_scale}
-        asked = {"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps}
-        spec.write_text(json.dumps(asked | {"out": str(out), "pace": str(pace)}))
+        settings = {"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps}
+        spec.write_text(json.dumps(settings | {"out": str(out), "pace": str(pace)}))
         out.touch()
         pace.write_text("0")
         total = sum(1 + len(run.get("more", [])) for run in wanted)
@@ -179,14 +179,14 @@ def table(cell: Cell, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for every scheduler, architecture and wire dtype: `step_s` (median of the runs' medians, s), `step_low_s` and
         `step_high_s` (least and largest of them), `samples_per_s`, `bound_s`, and ratios within one wire dtype.
     """
-    made = list(_medians(cell, rows))
-    best = {row["wire_dtype"]: row["step_s"] for row in made if row["scheduler"] == "ddp-best"}
-    for row in made:
+    rows_of_cell = list(_medians(cell, rows))
+    best = {row["wire_dtype"]: row["step_s"] for row in rows_of_cell if row["scheduler"] == "ddp-best"}
+    for row in rows_of_cell:
         reference = best[row["wire_dtype"]]
         row["speedup_over_ddp"] = reference / row["step_s"]
         row["over_bound"] = row["step_s"] / row["bound_s"]
         row["gap_closed"] = gap_closed(row["step_s"], reference, row["bound_s"])
-    return made
+    return rows_of_cell
 
 
 def _medians(cell: Cell, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -199,7 +199,7 @@ def _medians(cell: Cell, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, A
         medians = [float(np.median(member["steps_s"])) for member in members]
         bound = bound_s(cell.job(servers=engine == "ps", wire_dtype=wire))
         step = float(np.median(medians))
-        made = {
+        row = {
             "scheduler": name,
             "architecture": engine,
             "config": {"bucket_mib": bucket} if bucket else members[0]["config"],
@@ -215,9 +215,9 @@ def _medians(cell: Cell, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, A
             **({"search_s": members[0]["search_s"]} if "search_s" in members[0] else {}),
         }
         if bucket:
-            buckets.setdefault(wire, []).append(made)
+            buckets.setdefault(wire, []).append(row)
         else:
-            yield made
+            yield row
     for members in buckets.values():
         yield from (row | {"scheduler": "ddp-default"} for row in members if _mib(row) == DEFAULT_MIB)
         yield min(members, key=lambda row: row["step_s"]) | {"scheduler": "ddp-best"}
@@ -229,10 +229,10 @@ def _mib(row: dict[str, Any]) -> int:
 
 def to_json(cell: Cell, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the command prints for machines, and keeps."""
-    made = table(cell, rows)
-    busiest, unsound = (max(row[key] for row in made) for key in ("other_cores", "unsound_links"))
+    judged = table(cell, rows)
+    busiest, unsound = (max(row[key] for row in judged) for key in ("other_cores", "unsound_links"))
     warnings = [f"others used {busiest:.1f} cores of this machine meanwhile"] if busiest > MOST_CORES else []
     if unsound:
         warnings.append(f"{unsound} of {2 * cell.hosts} links did not hold {format_rate(cell.rate)} before it began")
     warning = f"{'; '.join(warnings)}: measure again" if warnings else ""
-    return {"cell": asdict(cell), "emulated": cell.describe(), "warning": warning, "rows": made}
+    return {"cell": asdict(cell), "emulated": cell.describe(), "warning": warning, "rows": judged}

@@ -14,7 +14,7 @@ from autobyte.config import Config
 from autobyte.internals import THREADS
 from autobyte.job import Cluster, Model
 from autobyte.models.profile import Profile
-from autobyte.simulator.calibrate import BUSY, PROBE, Calibration, Sample, fit
+from autobyte.simulator.calibrate import BUSY, PROBE, EngineCalibration, Sample, fit
 from autobyte.units import KIB
 
 SIZES = (1024 * KIB, 512 * KIB, 256 * KIB, 128 * KIB, 64 * KIB)
@@ -34,7 +34,7 @@ def calibrate(
     sizes: Sequence[int] = SIZES,
     steps: int = STEPS,
     progress: Callable[[str], Progress] = lambda what: lambda done, total, part: None,
-) -> Calibration:
+) -> EngineCalibration:
     """Measure each engine on the testbed, and fit the simulator's costs to it.
 
     Args:
@@ -66,7 +66,7 @@ def calibrate(
         "steps": steps,
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
     }
-    return Calibration(provenance=provenance, engines=fitted, samples=kept)
+    return EngineCalibration(provenance=provenance, engines=fitted, samples=kept)
 
 
 def samples_of(

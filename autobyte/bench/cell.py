@@ -144,9 +144,12 @@ def _tuned(step: Step, optimizer: ab.DistributedOptimizer, windows: int, steps: 
     for _ in range(2 * WINDOW):  # its last decision may still be thought about
         step()
     measured = timed(step, warmup=AFTER_SWITCH, steps=steps)
-    found = optimizer.report()
-    told = found.to_json() if found is not None else {}
-    return {"config": _config(optimizer), "search_s": search_s, "report": told} | measured
+    report = optimizer.report()
+    return {
+        "config": _config(optimizer),
+        "search_s": search_s,
+        "report": report.to_json() if report is not None else {},
+    } | measured
 
 
 def _watched(
@@ -156,7 +159,7 @@ def _watched(
 
     The number of steps goes into the file `pace`, once a window: links may change with it.
     """
-    told: list[dict[str, Any]] = []
+    watched: list[dict[str, Any]] = []
     _write(pace, 0)
     if settle:
         _settle(step, optimizer)
@@ -167,8 +170,8 @@ def _watched(
             began = time.perf_counter()
             step()
             took.append(time.perf_counter() - began)
-        told.append({"config": config, "steps_s": took})
-    return {"config": _config(optimizer), "watched": told, "steps_s": told[-1]["steps_s"], "cpu_s": 0.0}
+        watched.append({"config": config, "steps_s": took})
+    return {"config": _config(optimizer), "watched": watched, "steps_s": watched[-1]["steps_s"], "cpu_s": 0.0}
 
 
 def _write(pace: Path, steps: int) -> None:

@@ -31,7 +31,7 @@ NOTHING = "none"  # the policy of a row without communication: compute alone
 
 
 @dataclass(frozen=True)
-class Row:
+class GridRow:
     """One config in one recording of one cell.
 
     Args:
@@ -100,12 +100,12 @@ def sample() -> list[Config]:
 
 def cells(models: Sequence[str], rates: Sequence[float], *, hosts: int, compute_s: float, wire: float) -> list[Cell]:
     """Every model at every rate; sizes are scaled so that communication takes `wire` × compute at the first rate."""
-    made = []
+    cells = []
     for model in models:
         plain = wire_s(Cell(model, hosts, rates[0], compute_s, 1.0).job(servers=False, wire_dtype=None))
         scale = float(f"{wire * compute_s / plain:.3g}")
-        made += [Cell(model, hosts, rate, compute_s, scale) for rate in rates]
-    return made
+        cells += [Cell(model, hosts, rate, compute_s, scale) for rate in rates]
+    return cells
 
 
 def record(
@@ -152,7 +152,7 @@ def record(
     return len(missing) - len(now)
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[GridRow]:
     """All rows of a recording.
 
     Raises:
@@ -164,14 +164,14 @@ def read(path: Path) -> list[Row]:
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from None
     kinds: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
-    readers = {field.name: kinds[str(getattr(field.type, "__name__", field.type))] for field in fields(Row)}
+    readers = {field.name: kinds[str(getattr(field.type, "__name__", field.type))] for field in fields(GridRow)}
     try:
-        return [Row(**{name: readers[name](value) for name, value in line.items()}) for line in lines]
+        return [GridRow(**{name: readers[name](value) for name, value in line.items()}) for line in lines]
     except (KeyError, ValueError, TypeError) as error:
         raise FileError(f"{path} is not a recording of `autobyte record`: {error}") from None
 
 
-def medians(rows: Iterable[Row]) -> dict[tuple[Cell, str], dict[Config, float]]:
+def medians(rows: Iterable[GridRow]) -> dict[tuple[Cell, str], dict[Config, float]]:
     """Step time of every config in every cell and engine, the median over recordings (s)."""
     grouped: dict[tuple[Cell, str], dict[Config, list[float]]] = {}
     for row in rows:
@@ -186,7 +186,7 @@ def _runs(engine: str, configs: list[Config]) -> list[dict[str, Any]]:
     """What one launch measures: compute alone, the grid by live switching, and with all-reduce DDP's buckets."""
     shared = {"engine": engine, "wire_dtype": None}
     first, *more = [config.to_json() for config in configs]
-    made: list[dict[str, Any]] = [
+    runs: list[dict[str, Any]] = [
         {"name": NOTHING, "scheduler": NOTHING, **shared},
         {"name": "grid", "scheduler": "autobyte", "policy": "bytescheduler", "config": first, "more": more, **shared},
     ]
@@ -194,18 +194,18 @@ def _runs(engine: str, configs: list[Config]) -> list[dict[str, Any]]:
         buckets = [
             bucket.partition_bytes // MIB for bucket in BUCKETS[:-1]
         ]  # the largest holds all of any model here
-        made += [{"name": "ddp", "scheduler": "ddp", "bucket_mib": bucket, **shared} for bucket in buckets]
-    return made
+        runs += [{"name": "ddp", "scheduler": "ddp", "bucket_mib": bucket, **shared} for bucket in buckets]
+    return runs
 
 
-def _row(cell: Cell, engine: str, recording: int, measured: dict[str, Any]) -> Row:
+def _row(cell: Cell, engine: str, recording: int, measured: dict[str, Any]) -> GridRow:
     steps = measured["steps_s"]
     if "config" in measured:
         config = Config.from_json(measured["config"])
     else:
         size = measured.get("bucket_mib", 1) * MIB
         config = Config(size, size, measured["scheduler"])
-    return Row(
+    return GridRow(
         model=cell.model,
         hosts=cell.hosts,
         rate=cell.rate,
@@ -225,12 +225,12 @@ def _row(cell: Cell, engine: str, recording: int, measured: dict[str, Any]) -> R
     )
 
 
-def _append(path: Path, rows: Sequence[Row]) -> None:
+def _append(path: Path, rows: Sequence[GridRow]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if not path.exists():
         text.write("# emulated models (compute by sleeping) on a testbed of network namespaces; times in s\n")
-        writer.writerow([field.name for field in fields(Row)])
+        writer.writerow([field.name for field in fields(GridRow)])
     writer.writerows(_cells(row) for row in rows)
     try:
         with path.open("a") as file:
@@ -239,6 +239,6 @@ def _append(path: Path, rows: Sequence[Row]) -> None:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _cells(row: Row) -> Iterator[str]:
+def _cells(row: GridRow) -> Iterator[str]:
     for value in asdict(row).values():
         yield f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -19,15 +19,15 @@ def cells(folder: Path) -> dict[str, dict[str, Any]]:
     Raises:
         FileError: a file cannot be read.
     """
-    found = {}
+    outcomes = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            outcome = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise FileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-        if isinstance(told, dict) and {"cell", "emulated", "rows"} <= told.keys():
-            found[path.stem] = told
-    return found
+        if isinstance(outcome, dict) and {"cell", "emulated", "rows"} <= outcome.keys():
+            outcomes[path.stem] = outcome
+    return outcomes
 
 
 def write_bench_page(folder: Path) -> Path:
@@ -39,14 +39,14 @@ def write_bench_page(folder: Path) -> Path:
     Raises:
         FileError: there are no cells, one is damaged, or report.html is somebody else's.
     """
-    found = cells(folder)
-    if not found:
+    outcomes = cells(folder)
+    if not outcomes:
         raise FileError(f"nothing was measured in {folder}; run `autobyte bench --out {folder}` first")
     try:
-        parts = [_part(name, outcome) for name, outcome in found.items()]
+        parts = [_part(name, outcome) for name, outcome in outcomes.items()]
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"a cell in {folder} is not what `autobyte bench` writes: {error!r}") from None
-    save_page(folder / NAME, shell(f"Step times on shaped links: {', '.join(found)}", "\n".join(parts)))
+    save_page(folder / NAME, shell(f"Step times on shaped links: {', '.join(outcomes)}", "\n".join(parts)))
     return folder / NAME
 
 

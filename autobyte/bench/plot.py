@@ -73,10 +73,10 @@ def draw_rows(axes: Axes, outcome: dict[str, Any]) -> None:
 
 
 def _picture(outcome: dict[str, Any]) -> Figure:
-    said = (
+    summary = (
         f"{outcome['emulated']}. Red: the bound; beside the bars: speed over DDP at its best, same dtype on the wire."
     )
-    heading = textwrap.wrap(drawable(said), 62)
+    heading = textwrap.wrap(drawable(summary), 62)
     figure, (axes,) = new_figure(height(outcome), top=0.2 + 0.13 * len(heading))
     figure.text(0.03, 1 - 0.06 / figure.get_figheight(), "\n".join(heading), va="top", fontsize=6.5)
     draw_rows(axes, outcome)

@@ -64,10 +64,14 @@ def compared(
         rows for `table`; none is of the search.
     """
     searching = [_searching(cell, name, costs) for name in names if name != AUTO]
-    found = _fastest(measure(cell, searching, steps=steps, progress=progress)) if searching else {}
+    fastest = _fastest(measure(cell, searching, steps=steps, progress=progress)) if searching else {}
     again = [entry("ddp", "ddp", ENGINE, None, bucket_mib=bucket) for bucket in BUCKETS_MIB]
     for name in names:
-        how = {"policy": found[name].policy, "config": found[name].to_json()} if name in found else {"policy": AUTO}
+        how = (
+            {"policy": fastest[name].policy, "config": fastest[name].to_json()}
+            if name in fastest
+            else {"policy": AUTO}
+        )
         again.append(entry(name, "autobyte", ENGINE, None, **how))
     rows = []
     for _ in range(repeats):

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from autobyte.bench.grid import Row, medians
+from autobyte.bench.grid import GridRow, medians
 from autobyte.comparison.panels.look import encoded, new_figure, styled
 from autobyte.errors import FileError, InputError
-from autobyte.simulator.calibrate import Calibration
+from autobyte.simulator.calibrate import EngineCalibration
 
 NAMES = {"allreduce": "all-reduce", "ps": "PS"}
 COLOURS = {"allreduce": "#0072b2", "ps": "#d55e00"}
 
 
 def compare(
-    calibration: Calibration, recorded: Iterable[Row], *, policy: str = "bytescheduler"
+    calibration: EngineCalibration, recorded: Iterable[GridRow], *, policy: str = "bytescheduler"
 ) -> list[dict[str, Any]]:
     """Simulate what was recorded.
 
@@ -31,7 +31,7 @@ def compare(
     Raises:
         InputError: there is no such row, or a rate is the one that the calibration was made on.
     """
-    made = []
+    rows = []
     seen = calibration.provenance.get("rate_bytes_per_s")
     for (cell, engine), configs in medians(row for row in recorded if row.policy == policy).items():
         if cell.rate == seen:
@@ -40,7 +40,7 @@ def compare(
         costs = calibration.of(job)
         for config, measured_s in configs.items():
             simulated_s = costs.seconds(job, config)
-            made.append(
+            rows.append(
                 {
                     "model": Path(cell.model).stem,
                     "rate_bytes_per_s": cell.rate,
@@ -51,9 +51,9 @@ def compare(
                     "error": simulated_s / measured_s - 1,
                 }
             )
-    if not made:
+    if not rows:
         raise InputError(f"the recording has no row of '{policy}'")
-    return made
+    return rows
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -123,21 +123,21 @@ def bench(
         )
 
 
-def _scale(name: str, asked: str, *, hosts: int, rate: float, compute_s: float) -> float:
-    """The size scale asked for, or the one that makes communication and compute meet."""
+def _scale(name: str, text: str, *, hosts: int, rate: float, compute_s: float) -> float:
+    """The size scale that the user gives, or the one that makes communication and compute meet."""
     from autobyte.bench.bench import Cell
     from autobyte.bound import wire_s
     from autobyte.errors import InputError
 
-    if asked == "auto":
+    if text == "auto":
         plain = wire_s(Cell(name, hosts, rate, compute_s, 1.0).job(servers=False, wire_dtype=None))
         return min(1.0, float(f"{AUTO_RATIO * compute_s / plain:.2g}"))
     try:
-        scale = float(asked)
+        scale = float(text)
     except ValueError:
-        raise InputError(f"size-scale is a number like 0.1, or auto, not '{asked}'") from None
+        raise InputError(f"size-scale is a number like 0.1, or auto, not '{text}'") from None
     if not 0 < scale <= 1:
-        raise InputError(f"size-scale must be above 0 and at most 1, got {asked}")
+        raise InputError(f"size-scale must be above 0 and at most 1, got {text}")
     return scale
 
 
@@ -145,18 +145,18 @@ def _calibrated(path: Path | None, *, hosts: int, rate: float) -> "EngineCosts":
     """What a block costs on the all-reduce engine: as it was kept, or measured now at another rate."""
     from autobyte.bench.calibration import calibrate
     from autobyte.cli.console import progress
-    from autobyte.simulator.calibrate import Calibration
+    from autobyte.simulator.calibrate import EngineCalibration
 
     if path is not None:
-        return Calibration.load(path).engines["allreduce"]
+        return EngineCalibration.load(path).engines["allreduce"]
     with progress("calibrating") as step:
-        made = calibrate(
+        calibrated = calibrate(
             hosts=hosts,
             rate=0.7 * rate,
             engines=("allreduce",),
             progress=lambda what: lambda done, total, part: step(done, total, what),
         )
-    return made.engines["allreduce"]
+    return calibrated.engines["allreduce"]
 
 
 def _cell(
@@ -170,8 +170,8 @@ def _cell(
     from autobyte.bench.plot import draw_bench
     from autobyte.bench.policies import compared
     from autobyte.bench.priority import undisturbed
-    from autobyte.cli.compare import write_json
     from autobyte.cli.console import progress
+    from autobyte.cli.files import write_json
     from autobyte.errors import FileError, InputError
 
     name = f"{Path(cell.model).stem}-{cell.stands_for * 8e-6:g}Mbit"

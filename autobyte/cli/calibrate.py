@@ -46,16 +46,16 @@ def calibrate(
             raise unknown("engine", name, get_args(Engine))
         engines += [known for known in get_args(Engine) if known == name]
     with progress("calibrating") as step:
-        made = run(
+        calibrated = run(
             hosts=hosts,
             rate=parse_rate(rate, what="rate"),
             engines=engines,
             steps=steps,
             progress=lambda what: lambda done, total, part: step(done, total, what),
         )
-    made.save(out, force=force)
+    calibrated.save(out, force=force)
     if json:
-        print_json(made.model_dump(by_alias=True))
+        print_json(calibrated.model_dump(by_alias=True))
         return
     rows = [
         (
@@ -69,7 +69,7 @@ def calibrate(
             ", ".join(f"{format_bytes(int(s))} +{t * 1e3:.2f} ms" for s, t in costs.size_overhead_s if t) or "–",
             f"{100 * costs.error:.1f} %",
         )
-        for name, costs in made.engines.items()
+        for name, costs in calibrated.engines.items()
     ]
     columns = (
         "engine",

@@ -103,6 +103,7 @@ def compare(
     Example: autobyte compare --model vgg16 --arch ps --bandwidth 10Gbit --out out/vgg16
     """
     from autobyte.cli.console import print_json, print_line
+    from autobyte.cli.files import open_folder
     from autobyte.cli.plugins import load_plugins
     from autobyte.cli.policies import compare as compare_policies
     from autobyte.comparison.contest import Contest
@@ -125,8 +126,8 @@ def compare(
     if policies is not None:
         theirs = {"--tuners": tuners != DEFAULTS, "--policy": policy != "bytescheduler", "--knob": bool(knob)}
         theirs |= {"--retune": retune != "never", "--before": before != "once", "--storage": storage is not None}
-        if said := [option for option, value in theirs.items() if value]:
-            raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {said[0]} out")
+        if given := [option for option, value in theirs.items() if value]:
+            raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {given[0]} out")
         if scenario is not None:
             raise InputError("--policies compares steady jobs; leave --scenario out")
         compare_policies(
@@ -134,8 +135,8 @@ def compare(
         )
         return
     changing = {"--retune": retune != "never", "--before": before != "once"}
-    if scenario is None and (said := [option for option, value in changing.items() if value]):
-        raise InputError(f"{said[0]} is for jobs that change; add --scenario, or leave {said[0]} out")
+    if scenario is None and (given := [option for option, value in changing.items() if value]):
+        raise InputError(f"{given[0]} is for jobs that change; add --scenario, or leave {given[0]} out")
     contest = Contest(
         job,
         tuple(name.strip() for name in tuners.split(",")),
@@ -159,28 +160,10 @@ def compare(
         print_line(f"written to {out}: compare.json, compare.png, results.sqlite; next: autobyte report {out}")
 
 
-def open_folder(folder: Path) -> Path:
-    """Make the folder, or take one that a comparison has begun in.
-
-    Raises:
-        FileError: it holds something else, or cannot be made.
-    """
-    from autobyte.errors import FileError
-    from autobyte.results import DATABASE
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        strange = sorted(file.name for file in folder.iterdir() if not (folder / DATABASE).exists())
-    except OSError as error:
-        raise FileError(f"cannot use {folder}: {error.strerror}") from None
-    if strange:
-        raise FileError(f"{folder} holds something else ({strange[0]}); choose another folder")
-    return folder
-
-
 def run(contest: "Contest", folder: Path, *, draw: bool) -> dict[str, Any]:
     """Hold a contest, keep its trials in the folder, and judge it; with `draw`, write the verdict and its picture."""
     from autobyte.cli.console import progress
+    from autobyte.cli.files import write_json
     from autobyte.comparison.contest import hold
     from autobyte.comparison.verdict import verdict
     from autobyte.models import load, names
@@ -202,28 +185,6 @@ def run(contest: "Contest", folder: Path, *, draw: bool) -> dict[str, Any]:
         write_json(folder / "compare.json", outcome)
         draw_comparison(outcome, folder / "compare.png")
     return outcome
-
-
-def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write a file of ours, whole or not at all; no other file is touched."""
-    import json
-    from tempfile import NamedTemporaryFile
-
-    from autobyte.errors import FileError
-
-    draft = None
-    try:
-        with NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            draft = Path(file.name)
-            file.write(json.dumps(data, indent=1) + "\n")
-        draft.chmod(0o644)  # a draft is made readable for its owner alone
-        draft.replace(path)
-    except OSError as error:
-        if draft is not None:
-            draft.unlink(missing_ok=True)
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
 
 
 def show(outcome: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 WIDE = 160  # characters that lines may have where nobody's terminal cuts them
 
 
-class Step(Protocol):
+class Advance(Protocol):
     """Advances a progress bar."""
 
     def __call__(self, done: int, total: int, what: str = "") -> None:
@@ -70,7 +70,7 @@ def _width(widths: Mapping[str, int]) -> int:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Step]:
+def progress(title: str) -> Iterator[Advance]:
     """Show how far a command is: a bar on a terminal, a line per tenth elsewhere; on stderr."""
     from rich.console import Console
 

@@ -79,9 +79,9 @@ def doctor(
     }  # fmt: skip
     job, effects = calibrated(make_job(profile, arch=arch, **settings), calibration)
     reference, reference_effects = calibrated(make_job(profile, arch="allreduce", **settings), calibration)
-    found = diagnose(job, effects=effects, ddp_job=reference, ddp_effects=reference_effects)
-    _show(found, None, json=json)
-    if not found.worthwhile:
+    diagnosis = diagnose(job, effects=effects, ddp_job=reference, ddp_effects=reference_effects)
+    _show(diagnosis, None, json=json)
+    if not diagnosis.worthwhile:
         raise typer.Exit(KEEP_DDP)
 
 
@@ -97,22 +97,22 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
 
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise InputError(f"start it with torchrun: torchrun --nproc-per-node 2 -m autobyte doctor {source}")
-    made = load_factory(source)
-    fed = make_input(inputs) if inputs else made.inputs
+    factory = load_factory(source)
+    fed = make_input(inputs) if inputs else factory.inputs
     if fed is None:
         raise InputError("what goes into the model? say --input 32,3,224,224, or return (model, inputs)")
     if device.startswith("cuda"):
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-    symptoms = examine(made, fed, device=device)
+    symptoms = examine(factory, fed, device=device)
     keep = torch.zeros(1, device=device)
     if dist.get_rank() == 0:
-        found = diagnose(symptoms.job)
+        diagnosis = diagnose(symptoms.job)
         if device.startswith("cuda"):
             log.warning("policies are predicted at NCCL's costs; AutoByte's gradients travel over TCP: measure both")
-        keep[0] = not found.worthwhile
-        _show(found, symptoms, json=json)
+        keep[0] = not diagnosis.worthwhile
+        _show(diagnosis, symptoms, json=json)
     sys.stdout.flush()  # torchrun ends all ranks as soon as one has ended with 3
     dist.broadcast(keep, 0)
     status = KEEP_DDP if keep else 0
@@ -120,7 +120,7 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
     os._exit(status)  # DDP keeps gloo's threads: one that lets go of a tensor while the interpreter ends aborts it
 
 
-def _show(found: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> None:
+def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> None:
     from autobyte.cli.console import print_json, print_line, print_table
     from autobyte.simulator.choose import MARGIN
     from autobyte.simulator.diagnose import GAIN
@@ -139,7 +139,7 @@ def _show(found: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> Non
         }
     )
     if json:
-        print_json({**found.to_json(), "measured": measured})
+        print_json({**diagnosis.to_json(), "measured": measured})
         return
     if symptoms is not None:
         print_line(
@@ -149,27 +149,29 @@ def _show(found: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> Non
             f"{format_seconds(symptoms.per_block_s)} beyond its bytes"
         )
     print_line(
-        f"compute {format_seconds(found.compute_s)}, bytes alone {format_seconds(found.wire_s)}: "
-        f"{found.ratio:.2f} of compute, {'in' if found.in_band else 'outside'} the band where order matters, 0.5 to 3"
+        f"compute {format_seconds(diagnosis.compute_s)}, bytes alone {format_seconds(diagnosis.wire_s)}: "
+        f"{diagnosis.ratio:.2f} of compute, "
+        f"{'in' if diagnosis.in_band else 'outside'} the band where order matters, 0.5 to 3"
     )
     print_line(
-        f"DDP at its best ({found.ddp.config.label}): {format_seconds(found.ddp.step_s)}, of it exposed "
-        f"{format_seconds(found.exposed_s)}; no schedule is below {format_seconds(found.bound_s)} "
-        f"({100 * (found.ddp.step_s / found.bound_s - 1):.0f} % to gain at most)"
+        f"DDP at its best ({diagnosis.ddp.config.label}): {format_seconds(diagnosis.ddp.step_s)}, of it exposed "
+        f"{format_seconds(diagnosis.exposed_s)}; no schedule is below {format_seconds(diagnosis.bound_s)} "
+        f"({100 * (diagnosis.ddp.step_s / diagnosis.bound_s - 1):.0f} % to gain at most)"
     )
     rows = [
-        (each.name, each.config.label, format_seconds(each.step_s), f"{found.ddp.step_s / each.step_s:.2f}x")
-        for each in found.policies
+        (each.name, each.config.label, format_seconds(each.step_s), f"{diagnosis.ddp.step_s / each.step_s:.2f}x")
+        for each in diagnosis.policies
     ]
     print_table(("policy, at its best", "config", "step", "over DDP"), rows)
-    if found.bf16_s is not None and found.bf16_ddp_s is not None:
+    if diagnosis.bf16_s is not None and diagnosis.bf16_ddp_s is not None:
         print_line(
-            f"bf16 on the wire: DDP {found.ddp.step_s / found.bf16_ddp_s:.2f}x, with scheduling "
-            f"{found.ddp.step_s / found.bf16_s:.2f}x"
+            f"bf16 on the wire: DDP {diagnosis.ddp.step_s / diagnosis.bf16_ddp_s:.2f}x, with scheduling "
+            f"{diagnosis.ddp.step_s / diagnosis.bf16_s:.2f}x"
         )
     print_line(
-        f'gain: {100 * found.gain:.0f} % with policy="{found.best.name}"; policy="auto" measures it beside others'
-        if found.worthwhile
+        f'gain: {100 * diagnosis.gain:.0f} % with policy="{diagnosis.best.name}"; '
+        'policy="auto" measures it beside others'
+        if diagnosis.worthwhile
         else f"keep DDP: less than {100 * (GAIN + MARGIN):.0f} % to gain from scheduling, "
         f"{100 * MARGIN:.0f} % of it for predictions that are too good"
     )

@@ -115,9 +115,9 @@ def calibrated(job: "Job", path: Path | None) -> "tuple[Job, Effects]":
 
     if path is None:
         return job, PLAIN
-    from autobyte.simulator.calibrate import Calibration
+    from autobyte.simulator.calibrate import EngineCalibration
 
-    costs = Calibration.load(path).of(job)
+    costs = EngineCalibration.load(path).of(job)
     return costs.price(job), costs.effects
 
 

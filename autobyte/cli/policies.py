@@ -13,8 +13,8 @@ def compare(
     job: "Job", names: str, *, tuner: str, budget: int, seeds: int, jitter: float, out: Path | None, json: bool
 ) -> None:
     """Tune every policy with the same budget, and print them."""
-    from autobyte.cli.compare import open_folder, write_json
     from autobyte.cli.console import print_json, print_line, progress
+    from autobyte.cli.files import open_folder, write_json
     from autobyte.comparison.policies import compare_policies
     from autobyte.simulator.effects import Effects
 

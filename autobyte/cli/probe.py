@@ -123,15 +123,15 @@ def _measured(spec: "Spec", start: "Callable[[list[str]], Launch]") -> list[dict
     from autobyte.cli.console import progress
 
     with TemporaryDirectory() as folder, progress("probing") as step:
-        said, out = Path(folder) / "spec.json", Path(folder) / "rows.jsonl"
-        said.write_text(json.dumps(asdict(spec) | {"out": str(out)}))
+        settings, out = Path(folder) / "spec.json", Path(folder) / "rows.jsonl"
+        settings.write_text(json.dumps(asdict(spec) | {"out": str(out)}))
         out.touch()
 
         def rows() -> list[str]:
             return out.read_text().splitlines()
 
         total = len(spec.engines) * len(spec.sizes)
-        with start([sys.executable, "-m", "autobyte.torch.profiling.probe", str(said)]) as launch:
+        with start([sys.executable, "-m", "autobyte.torch.profiling.probe", str(settings)]) as launch:
             launch.wait(timeout_s=TIMEOUT_S, grace_s=1.0, meanwhile=lambda: step(len(rows()), total))
         return [json.loads(row) for row in rows()]
 
@@ -144,8 +144,8 @@ def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", 
     costs = {engine: None if isinstance(fit, str) else fit for engine, fit in fits.items()}
     refused = {engine: fit for engine, fit in fits.items() if isinstance(fit, str)}
     if json:
-        told = {"ranks": ranks, "where": where, "in_flight": spec.in_flight, "rows": rows, "costs": costs}
-        print_json({"what": "measured"} | told | {"refused": refused})
+        probed = {"ranks": ranks, "where": where, "in_flight": spec.in_flight, "rows": rows, "costs": costs}
+        print_json({"what": "measured"} | probed | {"refused": refused})
         return
     blocks = "one block at a time" if spec.in_flight == 1 else f"{spec.in_flight} blocks at a time"
     print_line(f"{ranks} ranks {where} · {blocks} · measured")

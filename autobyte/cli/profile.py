@@ -44,17 +44,17 @@ def profile(
         raise FileError(f"{out} exists already; choose another name or say --force")
     if not out.parent.is_dir():
         raise FileError(f"cannot write {out}: there is no folder {out.parent}")
-    made = load_factory(source)
-    fed = make_input(inputs) if inputs else made.inputs
+    factory = load_factory(source)
+    fed = make_input(inputs) if inputs else factory.inputs
     if fed is None:
         raise InputError(
             "what goes into the model? say --input 32,3,224,224, or let the function return (model, inputs)"
         )
     with progress("profiling") as step:
         measured = profile_model(
-            made.model,
+            factory.model,
             fed,
-            loss=made.loss,
+            loss=factory.loss,
             device=device,
             warmup=warmup,
             repeats=repeats,

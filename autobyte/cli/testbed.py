@@ -14,7 +14,7 @@ from autobyte.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from autobyte.testbed import Finished, Testbed
-    from autobyte.testbed.validity import Link
+    from autobyte.testbed.validity import LinkCheck
 
 app = typer.Typer(
     help="Emulate hosts on slow links, on this machine.\n\n"
@@ -109,19 +109,19 @@ def run(
             began_s = time.monotonic()
             meanwhile = follow(testbed, changes, iteration_s=iteration_s) if changes is not None else None
             show = None if json else lambda rank, line: print_line(f"[{rank}] {line}")
-            status, said = 0, ""
+            status, complaint = 0, ""
             try:
                 with testbed.start(command, per_host=per_host, show=show, gpu=shared) as launch:
                     finished = launch.wait(timeout_s=timeout_s, meanwhile=meanwhile)
             except LaunchError as error:
-                finished, status, said = error.finished, error.status, str(error)
+                finished, status, complaint = error.finished, error.status, str(error)
             took_s = time.monotonic() - began_s
     if json:
         print_json(_summary(links, finished, status, took_s, others.cores))
     elif others.cores > MOST_CORES and took_s >= 1:  # the kernel counts in hundredths of a second
         warn(f"others kept {others.cores:.1f} cores of this machine busy meanwhile: times are not to be trusted")
-    if said:
-        warn(said)
+    if complaint:
+        warn(complaint)
     return status
 
 
@@ -173,10 +173,10 @@ def _testbed(hosts: int, rate: str, slow: Sequence[str] | None, delay: str, loss
     from autobyte.units import parse_rate, parse_seconds
 
     others = [_slow(text) for text in slow or []]
-    made = Testbed(
+    shaped = Testbed(
         hosts, rate=parse_rate(rate, what="rate"), delay_s=parse_seconds(delay, what="delay"), loss=_share(loss)
     )
-    with made as testbed:
+    with shaped as testbed:
         for host, up, down in others:
             testbed.shape(host, up=up, down=down)
         yield testbed
@@ -216,7 +216,7 @@ def _background(testbed: "Testbed", rate: str) -> AbstractContextManager[Any]:
     return Flows(testbed, ring(testbed), rate=parse_rate(rate, what="background")) if rate else nullcontext()
 
 
-def checked(testbed: "Testbed", check: Check) -> list["Link"]:
+def checked(testbed: "Testbed", check: Check) -> list["LinkCheck"]:
     """What the links carry; one that does not hold its rate is told, or is an error."""
     from autobyte.testbed import TestbedError
     from autobyte.testbed.validity import measure_links, require_sound
@@ -232,7 +232,7 @@ def checked(testbed: "Testbed", check: Check) -> list["Link"]:
 
 
 def _summary(
-    links: Sequence["Link"], finished: Sequence["Finished"], status: int, took_s: float, others: float
+    links: Sequence["LinkCheck"], finished: Sequence["Finished"], status: int, took_s: float, others: float
 ) -> dict[str, Any]:
     from dataclasses import asdict
 

@@ -40,7 +40,7 @@ def validate(
     from autobyte.bench.grid import COMPUTE_S, WIRE, cells, read, record, sample
     from autobyte.bench.validation import by_cell, compare, draw, summary
     from autobyte.cli.console import print_json, print_line, print_table, progress
-    from autobyte.simulator.calibrate import Calibration
+    from autobyte.simulator.calibrate import EngineCalibration
     from autobyte.units import parse_rate
 
     if calibration is None:
@@ -51,7 +51,7 @@ def validate(
                 progress=lambda what: lambda done, total, part: step(done, total, what),
             )
     else:
-        known = Calibration.load(calibration)
+        known = EngineCalibration.load(calibration)
     if grid is None:
         numbers = [parse_rate(part, what="rate") for part in rates.split(",")]
         wanted = cells(models.split(","), numbers, hosts=hosts, compute_s=COMPUTE_S, wire=WIRE)
@@ -68,11 +68,11 @@ def validate(
     else:
         measured = read(grid)
     rows = compare(known, measured)
-    told = summary(rows)
+    errors = summary(rows)
     if plot is not None:
         draw(rows, plot)
     if json:
-        print_json({"what": "emulated", **told, "rows": rows})
+        print_json({"what": "emulated", **errors, "rows": rows})
         return
     table = []
     for (model, rate, engine), members in by_cell(rows).items():
@@ -88,5 +88,5 @@ def validate(
     print_table(("model", "rate", "engine", "configs", "median error", "95th percentile", "worst"), table)
     print_line(
         f"simulated against measured, {len(rows)} configs (emulated models): median error "
-        f"{100 * told['median_error']:.1f} %, 95th percentile {100 * told['p95_error']:.1f} %"
+        f"{100 * errors['median_error']:.1f} %, 95th percentile {100 * errors['p95_error']:.1f} %"
     )

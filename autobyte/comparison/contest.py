@@ -185,11 +185,11 @@ class _Recorded:
             measurement = self._world.measure(config, iterations=iterations, warmup=warmup)
             self._results.add(measurement, **key)
         elif (measurement.config, len(measurement.step_s)) != (config, iterations):
-            asked = f"{config.label}, {iterations} iterations"
+            wanted = f"{config.label}, {iterations} iterations"
             kept = f"{measurement.config.label}, {len(measurement.step_s)} iterations"
             what = f"trial {self.number} of '{self._tuner}', seed {self._seed}"
             raise FileError(
-                f"{what} was kept with {kept} and is now {asked}: the code changed; choose another folder"
+                f"{what} was kept with {kept} and is now {wanted}: the code changed; choose another folder"
             )
         else:
             self._world.skip(config, iterations=len(measurement.step_s))

@@ -1,17 +1,14 @@
-"""Who knows the truth, and who never changes: the two that every tuner is measured between."""
+"""The oracle, which knows the truth, and the best constant, which never changes: tuners are measured between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autobyte.comparison.contest import Contest, Run
+from autobyte.comparison.truth import Truth
 from autobyte.config import Config
 from autobyte.tuning import WARMUP, WINDOW
-
-if TYPE_CHECKING:
-    from autobyte.comparison.verdict import Truth
 
 COUNTS = 0.05  # the least gap, of the oracle's speed, between it and the best constant for a job to count
 
@@ -56,7 +53,7 @@ def lack(gap: float) -> str:
     return f"the best constant lacks {100 * gap:.1f} % of it ({counts})".replace("-", "−")
 
 
-def ends(contest: Contest, truth: "Truth", constant: Config, seed: int) -> Ends:
+def ends(contest: Contest, truth: Truth, constant: Config, seed: int) -> Ends:
     """Work out both ends for a seed: by the truth where nothing changes, else by running the same world."""
     start = truth.at(0)
     if not contest.scenario.changes:
@@ -68,7 +65,7 @@ def ends(contest: Contest, truth: "Truth", constant: Config, seed: int) -> Ends:
     return Ends(*(_run(contest, truth, plan, lengths, seed) for plan in plans))
 
 
-def where_decided(contest: Contest, truth: "Truth", run: Run, between: Ends) -> Ends:
+def where_decided(contest: Contest, truth: Truth, run: Run, between: Ends) -> Ends:
     """The same ends, but an oracle that decides where a run did."""
     lengths = [len(decision.measurement.step_s) for decision in run.decisions]
     if not contest.scenario.changes or set(lengths) == {WINDOW}:
@@ -77,14 +74,14 @@ def where_decided(contest: Contest, truth: "Truth", run: Run, between: Ends) -> 
     return replace(between, oracle=_run(contest, truth, plan, lengths, run.seed))
 
 
-def _seen(contest: Contest, truth: "Truth", lengths: Sequence[int]) -> list[Config]:
+def _seen(contest: Contest, truth: Truth, lengths: Sequence[int]) -> list[Config]:
     """What is best in the state that the window before each ended in."""
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     first = truth.at(0).best if contest.before == "all" else contest.space.default  # who was not there before
     return [first, *(truth.at(start - 1).best for start in starts[1:])]
 
 
-def _best_for(truth: "Truth", window: int) -> Config:
+def _best_for(truth: Truth, window: int) -> Config:
     states = [truth.at(window * WINDOW + k) for k in range(WINDOW)]
     if all(state is states[0] for state in states):
         return states[0].best
@@ -93,7 +90,7 @@ def _best_for(truth: "Truth", window: int) -> Config:
     return configs[int(totals.argmin())]
 
 
-def _run(contest: Contest, truth: "Truth", plan: Sequence[Config], lengths: Sequence[int], seed: int) -> float:
+def _run(contest: Contest, truth: Truth, plan: Sequence[Config], lengths: Sequence[int], seed: int) -> float:
     """The speed of a whole run under configs that stand in advance, switches included."""
     world, seconds, samples = contest.world(seed), 0.0, 0
     for config, length in zip(plan, lengths, strict=True):

@@ -31,12 +31,12 @@ def write_overview(folder: Path) -> Path:
     Raises:
         FileError: one of the comparisons is damaged, or a report.html is somebody else's.
     """
-    found = comparisons(folder)
-    if not found:
+    folders = comparisons(folder)
+    if not folders:
         raise FileError(f"no comparison was finished in {folder}; run `autobyte compare --out {folder}` first")
-    for path in found:
+    for path in folders:
         write_page(path)
-    save_page(folder / NAME, render({path.name: read_outcome(path / "compare.json") for path in found}))
+    save_page(folder / NAME, render({path.name: read_outcome(path / "compare.json") for path in folders}))
     return folder / NAME
 
 

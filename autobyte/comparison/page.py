@@ -19,7 +19,7 @@ from autobyte.comparison.panels.timeline import draw_timeline
 from autobyte.comparison.table import note, references, table
 from autobyte.comparison.title import count, title
 from autobyte.errors import FileError
-from autobyte.results import DATABASE, Results, Trial
+from autobyte.results import DATABASE, Results, StoredTrial
 from autobyte.tuning import WINDOW
 
 NAME = "report.html"
@@ -51,7 +51,7 @@ def write_page(folder: Path) -> Path:
     return folder / NAME
 
 
-def render(outcome: Outcome, *, run: dict[str, Any] | None = None, trials: Sequence[Trial] = ()) -> str:
+def render(outcome: Outcome, *, run: dict[str, Any] | None = None, trials: Sequence[StoredTrial] = ()) -> str:
     """Make the page.
 
     Args:
@@ -118,7 +118,7 @@ def _panels(outcome: Outcome) -> str:
     )
 
 
-def _timeline(outcome: Outcome, trials: Sequence[Trial]) -> str:
+def _timeline(outcome: Outcome, trials: Sequence[StoredTrial]) -> str:
     names = [tuner["name"] for tuner in outcome["tuners"]]
     runs = {name: [t.measurement for t in trials if (t.tuner, t.seed) == (name, 0)] for name in names}
     runs = {name: run for name, run in runs.items() if run}
@@ -138,9 +138,9 @@ def _figure(picture: str, caption: str) -> str:
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>\n"
 
 
-def _repeat(outcome: Outcome, run: dict[str, Any] | None, trials: Sequence[Trial]) -> str:
+def _repeat(outcome: Outcome, run: dict[str, Any] | None, trials: Sequence[StoredTrial]) -> str:
     if run is None:
-        return "<p>What was asked for stands in results.sqlite, which is not here.</p>"
+        return "<p>The settings are in results.sqlite, which is not here.</p>"
     tuners = [tuner["name"] for tuner in outcome["tuners"]]
     command = repeat.command(run, tuners=tuners, seeds=outcome["seeds"])
     strange = repeat.beyond(run)
@@ -149,7 +149,7 @@ def _repeat(outcome: Outcome, run: dict[str, Any] | None, trials: Sequence[Trial
     settings = json.dumps(run, indent=1, sort_keys=True)
     return (
         f"<pre>{escape(command)}</pre>{warning}<p>It ran on {escape('; and on '.join(packages))}. Everything but the "
-        "tuner’s CPU time comes out the same.</p><details><summary>What was asked for, in full</summary>"
+        "tuner’s CPU time comes out the same.</p><details><summary>All settings</summary>"
         f"<pre>{escape(settings)}</pre></details>"
     )
 

@@ -21,7 +21,7 @@ AUTO = "auto"  # policy and config chosen from the simulator, without a search
 
 @dataclass(frozen=True)
 class Entrant:
-    """A policy as it was asked for, such as `bytescheduler:fusion=1`.
+    """A policy as the user writes it, such as `bytescheduler:fusion=1`.
 
     Raises:
         InputError: no such policy or knob, or a knob that is no number.
@@ -40,7 +40,7 @@ class Entrant:
         return self.name.partition(":")[0]
 
     def space(self, job: Job) -> Space:
-        """What there is to tune; a knob that was asked for stays as it is.
+        """What there is to tune; a knob whose value the user gives stays as it is.
 
         Raises:
             InputError: the policy has no such knob.
@@ -56,8 +56,8 @@ class Entrant:
         if self.policy == AUTO:
             return choose(job, effects=effects)
         space = self.space(job)
-        made = make_tuner(tuner, space, job=job, seed=seed, budget=budget)
-        return tune(made, World(job, effects=effects, seed=seed), space, budget=budget)[-1].config
+        searching = make_tuner(tuner, space, job=job, seed=seed, budget=budget)
+        return tune(searching, World(job, effects=effects, seed=seed), space, budget=budget)[-1].config
 
     def _knobs(self) -> dict[str, float]:
         knobs = {}
@@ -114,13 +114,13 @@ def compare_policies(
     lower, reference = yardstick_s(job), reference_s(job, effects=effects)
     rows = []
     for index, entrant in enumerate(entrants):
-        found = []
+        searched = []
         for seed in range(seeds):
             progress(index * seeds + seed, len(entrants) * seeds, entrant.name)
             config = entrant.search(job, tuner=tuner, budget=budget, seed=seed, effects=effects)
-            found.append((step_s(job, config, effects=effects), config))
-        found.sort(key=lambda pair: pair[0])
-        rows.append(_row(job, entrant.name, *found[(seeds - 1) // 2], lower=lower, reference=reference))
+            searched.append((step_s(job, config, effects=effects), config))
+        searched.sort(key=lambda pair: pair[0])
+        rows.append(_row(job, entrant.name, *searched[(seeds - 1) // 2], lower=lower, reference=reference))
     return {"job": job.to_json(), "bound_s": lower, "policies": rows}
 
 

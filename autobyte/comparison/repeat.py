@@ -1,4 +1,4 @@
-"""The command that repeats a comparison, read back from what its database says was asked for."""
+"""The command that repeats a comparison, read back from the settings in its database."""
 
 import shlex
 from collections.abc import Iterator

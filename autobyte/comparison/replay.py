@@ -1,4 +1,4 @@
-"""A recorded grid as a world: windows are what was measured once, at the recorded config nearest to the asked one."""
+"""A recorded grid as a world: windows are what was measured once, at the recorded config nearest to the chosen."""
 
 import math
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ class Recorded:
     high_s: float
 
 
-class Replay:
+class GridReplay:
     """Trains in virtual time at recorded speeds.
 
     A step time is drawn between the least and the largest that were recorded, half of them below the median. A
     recording holds no statistics of links and layers: those of a window come from the simulator, calibrated on the
     testbed that recorded it, under the nearest config.
 
-    >>> replay = Replay(job, recording, costs=calibration.of(job))
+    >>> replay = GridReplay(job, recording, costs=calibration.of(job))
     >>> replay.measure(Config(1 << 20, 1 << 22), iterations=10).mean_s
 
     Args:
@@ -67,7 +67,7 @@ class Replay:
         self._stats: dict[Config, RuntimeStats] = {}
 
     def measure(self, config: Config, *, iterations: int, warmup: int = 0) -> Measurement:
-        """Train for a window; the measurement names the config that was asked for."""
+        """Train for a window; the measurement names the config that was chosen."""
         point = nearest(config, self._recording)
         seen = self._recording[point]
         steps = np.interp(

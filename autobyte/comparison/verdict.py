@@ -1,84 +1,25 @@
-"""Who did how well: every run judged by the noise-free truth, medians over seeds with spreads beside them."""
+"""The verdict: every run judged by the noise-free truth; medians over seeds, with their spreads."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from autobyte.bound import bound_s, gap_closed
+from autobyte.bound import gap_closed
 from autobyte.comparison.contest import Contest, Run
+from autobyte.comparison.judge import Judgement, judge
 from autobyte.comparison.oracle import Ends, ends, where_decided
 from autobyte.comparison.outcome import KIND, SCHEMA
+from autobyte.comparison.truth import SteadyTruth, Truth
 from autobyte.config import Config
 from autobyte.job import Cluster, Job, Model
-from autobyte.simulator.effects import Effects
-from autobyte.simulator.landscape import best_constant, contenders
-from autobyte.simulator.steady import fifo_s, reference_s, step_s
-from autobyte.tuning import WINDOW, Search, judge
+from autobyte.simulator.landscape import best_constant
+from autobyte.tuning import WINDOW
 
 #: Payload rates of the jobs that the best constant is chosen for (bytes/s).
 BANDWIDTHS = tuple(gbit * 1.25e8 for gbit in (1, 3, 10, 25))
 SPREAD = (10, 90)  # percentiles
-
-
-class Truth:
-    """What nobody in the contest knows: noise-free step times at every iteration.
-
-    Args:
-        contest: whose world it is.
-        asked: configs that were tried; the optimum is the best of them and of the grid.
-    """
-
-    def __init__(self, contest: Contest, asked: Sequence[Config]) -> None:
-        self._world = contest.world()
-        self._effects = contest.effects
-        self._configs = tuple(dict.fromkeys([*contest.space.grid(), *asked]))
-        self._states: dict[Job, State] = {}
-        self._at: dict[int, State] = {}
-
-    def at(self, iteration: int) -> "State":
-        """The truth while the cluster is as it is at an iteration."""
-        if iteration not in self._at:
-            job = self._world.job_at(iteration)
-            if job not in self._states:
-                self._states[job] = State(job, self._configs, self._effects)
-            self._at[iteration] = self._states[job]
-        return self._at[iteration]
-
-    def step_s(self, config: Config, iteration: int) -> float:
-        """Time of a steady step under one of the configs (s)."""
-        return self.at(iteration).step_s[config]
-
-    def best_s(self, iteration: int) -> float:
-        """The least of them (s)."""
-        return self.at(iteration).best_s
-
-
-class State:
-    """The truth about a job on a cluster that stays as it is."""
-
-    def __init__(self, job: Job, configs: Sequence[Config], effects: Effects) -> None:
-        land = contenders(job, configs, effects=effects)
-        self.job = job
-        self.step_s = _Steps(job, effects, zip(land.configs, land.step_s.tolist(), strict=True))
-        self.best = land.best
-        self.best_s = land.best_s
-        self.fifo_s = fifo_s(job, effects=effects)
-        self.reference_s = reference_s(job, effects=effects)
-        self.bound_s = bound_s(job)
-
-
-class _Steps(dict[Config, float]):
-    """Times of steady steps (s), simulated when they are asked for."""
-
-    def __init__(self, job: Job, effects: Effects, known: Iterable[tuple[Config, float]]) -> None:
-        super().__init__(known)
-        self._job, self._effects = job, effects
-
-    def __missing__(self, config: Config) -> float:
-        self[config] = step_s(self._job, config, effects=self._effects)
-        return self[config]
 
 
 @dataclass(frozen=True)
@@ -93,7 +34,7 @@ class Score:
     samples_per_s: float
     speedup_over_fifo: float
     gap_closed: float | None
-    search: Search
+    search: Judgement
     tuner_cpu_s: float
     ends: Ends
     before_cost_s: float  # of a search before the run
@@ -185,12 +126,12 @@ def hindsight(contest: Contest, models: Sequence[Model], *, progress: Callable[[
     return best_constant(jobs, contest.space.grid(), progress=progress)[0]
 
 
-def _place(state: State, config: Config) -> dict[str, Any]:
+def _place(state: SteadyTruth, config: Config) -> dict[str, Any]:
     seconds = state.step_s[config]
     return config.to_json() | {"samples_per_s": state.job.samples / seconds, "regret": 1 - state.best_s / seconds}
 
 
-def _landscape(state: State, grid: Sequence[Config]) -> dict[str, Any]:
+def _landscape(state: SteadyTruth, grid: Sequence[Config]) -> dict[str, Any]:
     """The speed of every config of the grid, in rows of equal partitions, credits growing."""
     rows: dict[int, list[float]] = {}
     for config in grid:

@@ -371,7 +371,7 @@ def _fit(
     crowdings = _CROWDING if _tell_of_crowding(windows) else np.array(usual[:1])
     parts = np.vstack([np.ones_like(link_s), blocks / link_s, (1.0 + crowdings[:, None] * flight) / link_s])
     rare = (_RATIO / spread)[:, None] ** 2 + RARE * (usual[0] != crowdings)
-    ages, found = np.array(_ages(windows)), list[_Links]()
+    ages, fits = np.array(_ages(windows)), list[_Links]()
     for drift in drifts:
         spread_of = NOISE**2 * np.eye(len(ages)) + drift**2 * np.minimum.outer(ages, ages)
         products = parts @ np.linalg.solve(spread_of, parts.T)
@@ -383,8 +383,8 @@ def _fit(
         cost += np.linalg.slogdet(spread_of / NOISE**2)[1] + RARE * (drift != usual[1])
         best, dense = np.unravel_index(int(cost.argmin()), cost.shape)
         values = block_s[best, 0], wire_s[best, dense], crowdings[dense], drift, cost[best, dense]
-        found.append(_Links(*map(float, values)))
-    return min(found, key=lambda links: links.cost)
+        fits.append(_Links(*map(float, values)))
+    return min(fits, key=lambda links: links.cost)
 
 
 def _ages(windows: list[_Window]) -> list[int]:

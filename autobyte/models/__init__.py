@@ -9,7 +9,7 @@ from functools import cache
 
 from autobyte.errors import unknown
 from autobyte.job import Model
-from autobyte.models.network import Network
+from autobyte.models.network import NetworkTable
 
 _ROOFLINE = "scaled from FLOPs by a roofline fitted to PipeDream's published per-layer measurements (GPU not stated)"
 _MEASURED = f"{_ROOFLINE}, this network among them"
@@ -61,7 +61,7 @@ def names() -> list[str]:
 
 
 @cache
-def network(name: str) -> Network:
+def network(name: str) -> NetworkTable:
     """Write a network down: its modules and what they compute. Not to be changed.
 
     Raises:
@@ -70,8 +70,8 @@ def network(name: str) -> Network:
     if name not in _NETWORKS:
         raise unknown("model", name, _NETWORKS)
     module, _, function = _NETWORKS[name][0].partition(":")
-    made: Network = getattr(importlib.import_module(f"autobyte.models.{module}"), function)()
-    return made
+    table: NetworkTable = getattr(importlib.import_module(f"autobyte.models.{module}"), function)()
+    return table
 
 
 @cache

@@ -18,10 +18,10 @@ class Module:
 
 
 @dataclass
-class Network:
+class NetworkTable:
     """Modules with parameters, in the order they are called.
 
-    >>> net = Network("tiny", 32, (3, 224, 224))
+    >>> net = NetworkTable("tiny", 32, (3, 224, 224))
     >>> net.module("fc", {"weight": 10, "bias": 1}, matmul(32, 10, 1))
     >>> net.fold(elementwise("relu", 32))
 

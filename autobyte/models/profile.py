@@ -15,11 +15,11 @@ SCHEMA = 1
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
+class _ProfileRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class TensorEntry(_Strict):
+class TensorEntry(_ProfileRecord):
     """A gradient of a layer."""
 
     name: str
@@ -27,7 +27,7 @@ class TensorEntry(_Strict):
     dtype: Literal["float16", "bfloat16", "float32", "float64"] = "float32"
 
 
-class LayerEntry(_Strict):
+class LayerEntry(_ProfileRecord):
     """A step of the forward pass; times in seconds."""
 
     name: str
@@ -36,7 +36,7 @@ class LayerEntry(_Strict):
     tensors: list[TensorEntry] = []
 
 
-class Profile(_Strict):
+class Profile(_ProfileRecord):
     """The file. `provenance` says how the times came about, on what, and with which versions."""
 
     kind: Literal["autobyte-profile"] = "autobyte-profile"

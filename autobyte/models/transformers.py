@@ -8,7 +8,7 @@ Reference: BERT (Devlin et al., NAACL'19), BertModel with its pooler and without
 
 from dataclasses import dataclass
 
-from autobyte.models.network import Network
+from autobyte.models.network import NetworkTable
 from autobyte.models.ops import Op, elementwise, embedding, matmul
 
 
@@ -32,21 +32,21 @@ class Shape:
         return self.tokens * self.hidden
 
 
-def bert_base(*, batch_size: int = 32) -> Network:
+def bert_base(*, batch_size: int = 32) -> NetworkTable:
     """Write down BERT-base, 12 layers of 768, on sequences of 128 tokens."""
     return _bert("bert-base", Shape(batch_size, 128, 768, 12), layers=12)
 
 
-def bert_large(*, batch_size: int = 8) -> Network:
+def bert_large(*, batch_size: int = 8) -> NetworkTable:
     """Write down BERT-large, 24 layers of 1024, on sequences of 128 tokens."""
     return _bert("bert-large", Shape(batch_size, 128, 1024, 16), layers=24)
 
 
-def gpt2(*, batch_size: int = 4) -> Network:
+def gpt2(*, batch_size: int = 4) -> NetworkTable:
     """Write down GPT-2 small, 12 layers of 768, on sequences of 1024 tokens."""
     x = Shape(batch_size, 1024, 768, 12)
     vocabulary = 50257
-    net = Network("gpt2", batch_size, (x.length,))
+    net = NetworkTable("gpt2", batch_size, (x.length,))
     _embedding(net, "transformer.wte", vocabulary, x)
     _embedding(net, "transformer.wpe", 1024, x)
     net.fold(elementwise("sum", x.elements), elementwise("dropout", x.elements))
@@ -58,8 +58,8 @@ def gpt2(*, batch_size: int = 4) -> Network:
     return net
 
 
-def _bert(name: str, x: Shape, *, layers: int) -> Network:
-    net = Network(name, x.batch, (x.length,))
+def _bert(name: str, x: Shape, *, layers: int) -> NetworkTable:
+    net = NetworkTable(name, x.batch, (x.length,))
     for table, rows in (("word", 30522), ("position", 512), ("token_type", 2)):
         _embedding(net, f"embeddings.{table}_embeddings", rows, x)
     net.fold(elementwise("sum", x.elements), elementwise("sum", x.elements))
@@ -72,7 +72,7 @@ def _bert(name: str, x: Shape, *, layers: int) -> Network:
     return net
 
 
-def _bert_layer(net: Network, name: str, x: Shape) -> None:
+def _bert_layer(net: NetworkTable, name: str, x: Shape) -> None:
     for part in ("query", "key", "value"):
         _linear(net, f"{name}.attention.self.{part}", x, x.hidden, x.hidden)
     net.fold(*_attention(x))
@@ -86,7 +86,7 @@ def _bert_layer(net: Network, name: str, x: Shape) -> None:
     _layernorm(net, f"{name}.output.LayerNorm", x)
 
 
-def _gpt2_block(net: Network, name: str, x: Shape) -> None:
+def _gpt2_block(net: NetworkTable, name: str, x: Shape) -> None:
     _layernorm(net, f"{name}.ln_1", x)
     _linear(net, f"{name}.attn.c_attn", x, x.hidden, 3 * x.hidden)
     net.fold(*_attention(x))
@@ -114,19 +114,19 @@ def _attention(x: Shape) -> list[Op]:
     ]
 
 
-def _residual(net: Network, x: Shape) -> None:
+def _residual(net: NetworkTable, x: Shape) -> None:
     net.fold(elementwise("dropout", x.elements), elementwise("add", x.elements))
 
 
-def _embedding(net: Network, name: str, rows: int, x: Shape) -> None:
+def _embedding(net: NetworkTable, name: str, rows: int, x: Shape) -> None:
     net.module(name, {"weight": rows * x.hidden}, embedding(rows * x.hidden, x.elements))
 
 
-def _layernorm(net: Network, name: str, x: Shape) -> None:
+def _layernorm(net: NetworkTable, name: str, x: Shape) -> None:
     net.module(name, {"weight": x.hidden, "bias": x.hidden}, elementwise("layernorm", x.elements))
 
 
-def _linear(net: Network, name: str, x: Shape, inner: int, out: int) -> None:
+def _linear(net: NetworkTable, name: str, x: Shape, inner: int, out: int) -> None:
     net.module(name, _weights(inner, out), matmul(x.tokens, inner, out))
 
 

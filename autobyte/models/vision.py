@@ -6,7 +6,7 @@ Zisserman, ICLR'15, configuration D), AlexNet (Krizhevsky, arXiv 1404.5997), Den
 
 from dataclasses import dataclass
 
-from autobyte.models.network import Network
+from autobyte.models.network import NetworkTable
 from autobyte.models.ops import avgpool, conv, elementwise, matmul, maxpool
 
 CLASSES = 1000
@@ -35,7 +35,7 @@ class Images:
         return Images(self.batch, channels, (self.side + 2 * padding - kernel) // stride + 1)
 
 
-def resnet50(*, batch_size: int = 32) -> Network:
+def resnet50(*, batch_size: int = 32) -> NetworkTable:
     """Write down ResNet-50: four stages of bottleneck blocks."""
     net, x = _start("resnet50", batch_size)
     x = _conv_bn(net, "conv1", "bn1", x, 64, 7, stride=2)
@@ -50,7 +50,7 @@ def resnet50(*, batch_size: int = 32) -> Network:
     return net
 
 
-def vgg16(*, batch_size: int = 32) -> Network:
+def vgg16(*, batch_size: int = 32) -> NetworkTable:
     """Write down VGG-16 without batch normalisation."""
     net, x = _start("vgg16", batch_size)
     index = 0
@@ -67,7 +67,7 @@ def vgg16(*, batch_size: int = 32) -> Network:
     return net
 
 
-def alexnet(*, batch_size: int = 128) -> Network:
+def alexnet(*, batch_size: int = 128) -> NetworkTable:
     """Write down AlexNet, the one-column version."""
     net, x = _start("alexnet", batch_size)
     for index, channels, kernel, stride, padding, pooled in (
@@ -87,7 +87,7 @@ def alexnet(*, batch_size: int = 128) -> Network:
     return net
 
 
-def densenet121(*, batch_size: int = 32) -> Network:
+def densenet121(*, batch_size: int = 32) -> NetworkTable:
     """Write down DenseNet-121: growth rate 32, four dense blocks, a transition that halves after the first three."""
     net, x = _start("densenet121", batch_size)
     x = _conv_bn(net, "features.conv0", "features.norm0", x, 64, 7, stride=2)
@@ -105,11 +105,11 @@ def densenet121(*, batch_size: int = 32) -> Network:
     return net
 
 
-def _start(name: str, batch_size: int) -> tuple[Network, Images]:
-    return Network(name, batch_size, (3, 224, 224)), Images(batch_size, 3, 224)
+def _start(name: str, batch_size: int) -> tuple[NetworkTable, Images]:
+    return NetworkTable(name, batch_size, (3, 224, 224)), Images(batch_size, 3, 224)
 
 
-def _bottleneck(net: Network, name: str, x: Images, width: int, *, stride: int) -> Images:
+def _bottleneck(net: NetworkTable, name: str, x: Images, width: int, *, stride: int) -> Images:
     y = _conv_bn(net, f"{name}.conv1", f"{name}.bn1", x, width, 1)
     _relu(net, y)
     y = _conv_bn(net, f"{name}.conv2", f"{name}.bn2", y, width, 3, stride=stride)
@@ -122,7 +122,7 @@ def _bottleneck(net: Network, name: str, x: Images, width: int, *, stride: int) 
     return y
 
 
-def _dense_layer(net: Network, name: str, x: Images) -> Images:
+def _dense_layer(net: NetworkTable, name: str, x: Images) -> Images:
     growth = 32
     _batchnorm(net, f"{name}.norm1", x)
     _relu(net, x)
@@ -134,7 +134,7 @@ def _dense_layer(net: Network, name: str, x: Images) -> Images:
     return joined
 
 
-def _transition(net: Network, name: str, x: Images) -> Images:
+def _transition(net: NetworkTable, name: str, x: Images) -> Images:
     _batchnorm(net, f"{name}.norm", x)
     _relu(net, x)
     y = _conv(net, f"{name}.conv", x, x.channels // 2, 1)
@@ -142,7 +142,7 @@ def _transition(net: Network, name: str, x: Images) -> Images:
 
 
 def _conv(
-    net: Network,
+    net: NetworkTable,
     name: str,
     x: Images,
     out: int,
@@ -159,39 +159,39 @@ def _conv(
     return y
 
 
-def _conv_bn(net: Network, name: str, norm: str, x: Images, out: int, kernel: int, *, stride: int = 1) -> Images:
+def _conv_bn(net: NetworkTable, name: str, norm: str, x: Images, out: int, kernel: int, *, stride: int = 1) -> Images:
     y = _conv(net, name, x, out, kernel, stride=stride)
     _batchnorm(net, norm, y)
     return y
 
 
-def _batchnorm(net: Network, name: str, x: Images) -> None:
+def _batchnorm(net: NetworkTable, name: str, x: Images) -> None:
     net.module(name, {"weight": x.channels, "bias": x.channels}, elementwise("batchnorm", x.elements))
 
 
-def _relu(net: Network, x: Images) -> None:
+def _relu(net: NetworkTable, x: Images) -> None:
     net.fold(elementwise("relu", x.elements))
 
 
-def _maxpool(net: Network, x: Images, kernel: int, *, stride: int, padding: int = 0) -> Images:
+def _maxpool(net: NetworkTable, x: Images, kernel: int, *, stride: int, padding: int = 0) -> Images:
     y = x.slide(x.channels, kernel, stride, padding)
     net.fold(maxpool(x.elements, y.elements))
     return y
 
 
-def _average(net: Network, x: Images, side: int) -> Images:
+def _average(net: NetworkTable, x: Images, side: int) -> Images:
     y = Images(x.batch, x.channels, side)
     net.fold(avgpool(x.elements, y.elements))
     return y
 
 
-def _linear(net: Network, name: str, x: Images, out: int) -> Images:
+def _linear(net: NetworkTable, name: str, x: Images, out: int) -> Images:
     inner = x.elements // x.batch
     net.module(name, {"weight": inner * out, "bias": out}, matmul(x.batch, inner, out))
     return Images(x.batch, out, 1)
 
 
-def _dense(net: Network, name: str, x: Images, *, dropout: bool = True) -> Images:
+def _dense(net: NetworkTable, name: str, x: Images, *, dropout: bool = True) -> Images:
     y = _linear(net, name, x, 4096)
     _relu(net, y)
     if dropout:
@@ -199,6 +199,6 @@ def _dense(net: Network, name: str, x: Images, *, dropout: bool = True) -> Image
     return y
 
 
-def _classify(net: Network, name: str, x: Images) -> None:
+def _classify(net: NetworkTable, name: str, x: Images) -> None:
     y = _linear(net, name, x, CLASSES)
     net.fold(elementwise("loss", y.elements))

@@ -25,7 +25,7 @@ class Segment:
     stop: int
 
 
-class Op(StrEnum):
+class Collective(StrEnum):
     """What is done with a block: all of the exchange, or one half of it."""
 
     ALL_REDUCE = "all-reduce"  # or a push and its pull
@@ -44,7 +44,7 @@ class Block:
     index: int
     segments: tuple[Segment, ...]
     nbytes: int
-    op: Op = Op.ALL_REDUCE
+    op: Collective = Collective.ALL_REDUCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,11 +193,11 @@ class Tiling:
             state.update(np.ascontiguousarray(self.gathers, dtype="<i8").tobytes())
         return state.hexdigest()
 
-    def _ops(self) -> list[Op]:
+    def _ops(self) -> list[Collective]:
         scatters = self.follower.tolist()
         gathers = [-1] * len(self) if self.gathers is None else self.gathers.tolist()
         return [
-            Op.ALL_GATHER if of >= 0 else Op.REDUCE_SCATTER if by >= 0 else Op.ALL_REDUCE
+            Collective.ALL_GATHER if of >= 0 else Collective.REDUCE_SCATTER if by >= 0 else Collective.ALL_REDUCE
             for of, by in zip(gathers, scatters, strict=True)
         ]
 
@@ -230,10 +230,10 @@ def _check_halves(tiling: Tiling, gathers: Ints) -> None:
     if len(set(of.tolist())) < len(of) or (of >= len(tiling)).any() or (gathers[of] >= 0).any():
         raise InputError("every all-gather needs a reduce-scatter of its own")
     edges, columns = tiling.block_start, np.stack([tiling.tensor, tiling.start, tiling.stop])
-    for mine, its in zip(gathering.tolist(), of.tolist(), strict=True):
-        carried, reduced = (columns[:, edges[block] : edges[block + 1]] for block in (mine, its))
+    for gather, scatter in zip(gathering.tolist(), of.tolist(), strict=True):
+        carried, reduced = (columns[:, edges[block] : edges[block + 1]] for block in (gather, scatter))
         if not np.array_equal(carried, reduced):
-            raise InputError(f"all-gather {mine} carries other segments than its reduce-scatter {its}")
+            raise InputError(f"all-gather {gather} carries other segments than its reduce-scatter {scatter}")
 
 
 def _check_tiling(gradients: Gradients, tensor: Ints, start: Ints, stop: Ints) -> None:

@@ -12,7 +12,7 @@ from autobyte.scheduler.block import Block
 from autobyte.scheduler.plan import CreditRule, Overlap, Plan
 
 
-class State(Enum):
+class BlockState(Enum):
     """The life of a block within a step."""
 
     WAITING = "waiting"  # some of its gradients are not complete
@@ -63,7 +63,7 @@ class Core:
         """The tensors that are not ready yet in this step."""
         return [tensor for tensor, complete in enumerate(self._complete) if not complete]
 
-    def state(self, block: int) -> State:
+    def state(self, block: int) -> BlockState:
         """Where a block is in the current step."""
         return self._state[block]
 
@@ -81,7 +81,7 @@ class Core:
 
     def sent(self, block: Block) -> list[Block]:
         """A block has left this rank: its credit returns, and its all-gather, if it has one, may go."""
-        self._advance(block, State.STARTED, State.SENT)
+        self._advance(block, BlockState.STARTED, BlockState.SENT)
         self._in_flight -= block.nbytes
         if self._follower[block.index] >= 0:
             self._release(self._follower[block.index])
@@ -89,7 +89,7 @@ class Core:
 
     def done(self, block: Block) -> list[Block]:
         """A block's result is in place."""
-        self._advance(block, State.SENT, State.DONE)
+        self._advance(block, BlockState.SENT, BlockState.DONE)
         self._undone -= 1
         self._finish_step()
         return []
@@ -122,7 +122,7 @@ class Core:
     def _new_step(self) -> None:
         self._complete = [False] * len(self._plan.job.gradients)
         self._incomplete = len(self._complete)
-        self._state = [State.WAITING] * len(self._blocks)
+        self._state = [BlockState.WAITING] * len(self._blocks)
         self._missing: list[int] = self._plan.tiling.waits.tolist()
         self._queue: list[int] = []  # ranks of ready blocks, a heap: the most urgent first
         self._position = 0  # in the sequence, where the plan has one
@@ -140,7 +140,7 @@ class Core:
         """One of those that a block waits for is there."""
         self._missing[index] -= 1
         if self._missing[index] == 0:
-            self._state[index] = State.READY
+            self._state[index] = BlockState.READY
             if self._sequence is None:
                 heapq.heappush(self._queue, self._rank[index])
 
@@ -154,7 +154,7 @@ class Core:
                 heapq.heappop(self._queue)
             else:
                 self._position += 1
-            self._state[block.index] = State.STARTED
+            self._state[block.index] = BlockState.STARTED
             self._in_flight += block.nbytes
             started.append(block)
         return started
@@ -165,7 +165,7 @@ class Core:
         if self._position == len(self._sequence):
             return None
         index = self._sequence[self._position]
-        return self._blocks[index] if self._state[index] is State.READY else None
+        return self._blocks[index] if self._state[index] is BlockState.READY else None
 
     def _fits(self, nbytes: int) -> bool:
         credit = self._plan.credit_bytes
@@ -175,7 +175,7 @@ class Core:
             return self._in_flight < credit
         return self._in_flight + nbytes <= credit
 
-    def _advance(self, block: Block, before: State, after: State) -> None:
+    def _advance(self, block: Block, before: BlockState, after: BlockState) -> None:
         if self._state[block.index] is not before:
             state = self._state[block.index].value
             raise SchedulingError(f"block {block.index} cannot be {after.value}: it is {state}")

@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from autobyte.scheduler.block import Block, Op
+from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.core import Core
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.plan import Plan
-from autobyte.trace import BlockSpan, Clock, Trace
+from autobyte.trace import BlockSpan, TimeSource, Trace
 
 AT_ONCE = 0.05  # part of a block's time, from when it is sent, in which the next one may start before it is in place
 
@@ -52,7 +52,7 @@ class Runner:
         plan: Plan,
         engine: Engine,
         *,
-        clock: Clock,
+        clock: TimeSource,
         arrived: Callable[[int], None],
         failed: Callable[[Block, Exception], None],
         trace: Trace | None = None,
@@ -148,7 +148,8 @@ class Runner:
 
     def _on_done(self, block: Block) -> None:
         now = self._clock()
-        nbytes = block.nbytes if block.op is Op.ALL_REDUCE else block.nbytes / 2  # a half has half of the traffic
+        whole = block.op is Collective.ALL_REDUCE  # a half has half of the traffic
+        nbytes = block.nbytes if whole else block.nbytes / 2
         passed_s = now - self._since_s
         alone = self._alone[block.index] and now - self._sent_s[block.index] <= AT_ONCE * passed_s
         passage = Passage(nbytes, passed_s, alone, self._beside[block.index])

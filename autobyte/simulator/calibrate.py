@@ -42,11 +42,11 @@ class Sample:
     step_s: float
 
 
-class _Strict(BaseModel):
+class _CalibrationRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class EngineCosts(_Strict):
+class EngineCosts(_CalibrationRecord):
     """What a block costs on one engine.
 
     Args:
@@ -98,10 +98,10 @@ class EngineCosts(_Strict):
         return step_s(self.price(job), config, effects=self.effects)
 
 
-class Calibration(_Strict):
+class EngineCalibration(_CalibrationRecord):
     """The file. `provenance` says on what it was measured; `samples` are measurements, by engine and probe.
 
-    >>> calibration = Calibration.load("calibration.json")
+    >>> calibration = EngineCalibration.load("calibration.json")
     >>> calibration.of(job).seconds(job, config)
     """
 
@@ -137,7 +137,7 @@ class Calibration(_Strict):
             raise FileError(f"cannot write {path}: {error.strerror}") from None
 
     @classmethod
-    def load(cls, path: Path | str) -> "Calibration":
+    def load(cls, path: Path | str) -> "EngineCalibration":
         """Read a calibration.
 
         Raises:
@@ -196,7 +196,7 @@ def fit(samples: Sequence[Sample], cluster: Cluster, *, sharing: int, busy: Sequ
 
     begin = np.log([0.99, 50e-6, 200e-6, 1e-3])
     bounds = np.log([0.5, 1e-7, 1e-6, 1e-5]), np.log([1.05, 5e-3, 2e-2, 2e-2])
-    found = least_squares(
+    parameters = least_squares(
         lambda x: [deviation(costs(x), job, sample) for sample in affine],
         begin, bounds=bounds, loss="cauchy", f_scale=NOISE, diff_step=1e-2,
     ).x  # fmt: skip
@@ -205,12 +205,12 @@ def fit(samples: Sequence[Sample], cluster: Cluster, *, sharing: int, busy: Sequ
         of_size = [sample for sample in samples if sample.block_bytes == size]
 
         def off(extra_s: float, size: int = size, of_size: Sequence[Sample] = of_size) -> float:
-            priced = costs(found, [(size, extra_s)])
+            priced = costs(parameters, [(size, extra_s)])
             return float(np.median([deviation(priced, job, sample) for sample in of_size]))
 
         extra_s = brentq(off, 0.0, MOST_EXTRA_S, xtol=1e-6) if off(0.0) < 0 < off(MOST_EXTRA_S) else 0.0
         table.append((float(size), float(extra_s)))
-    fitted = costs(found, [*table, (float(AFFINE), 0.0)] if any(extra_s for _, extra_s in table) else [])
+    fitted = costs(parameters, [*table, (float(AFFINE), 0.0)] if any(extra_s for _, extra_s in table) else [])
     if busy:
         fitted = fitted.model_copy(update={"tensor_s": _tensor_s(fitted, Job(BUSY, cluster), busy)})
     error = float(np.median([abs(np.expm1(deviation(fitted, job, sample))) for sample in samples]))

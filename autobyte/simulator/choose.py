@@ -79,5 +79,5 @@ def shortlist(job: Job, *, length: int = 3, effects: Effects | None = None) -> l
     best: dict[str, Config] = {}
     for index in others.step_s.argsort(kind="stable").tolist():
         best.setdefault(others.configs[index].policy, others.configs[index])
-    found = [config for config in best.values() if config.policy != "ddp"][:length]
-    return [*dict.fromkeys([*found, *PROVEN]), survey(job, BUCKETS, effects=effects).best]
+    fastest = [config for config in best.values() if config.policy != "ddp"][:length]
+    return [*dict.fromkeys([*fastest, *PROVEN]), survey(job, BUCKETS, effects=effects).best]

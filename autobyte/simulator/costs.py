@@ -37,7 +37,7 @@ PUSH, PULL, COMPUTE = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Costs:
+class WindowCosts:
     """Everything that the event loop needs to know about a window of iterations.
 
     Index k of the first axis is iteration `first + k`; there is one more than iterations simulated, because a

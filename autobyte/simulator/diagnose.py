@@ -1,4 +1,4 @@
-"""What a job could gain from scheduling, and from what: asked before a line of a training script is changed."""
+"""What a job could gain from scheduling, and from what: known before a line of a training script is changed."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ DDP_THREADS = 2  # of gloo, where torch.distributed makes the group
 
 
 @dataclass(frozen=True)
-class Policy:
+class PolicyPrediction:
     """The best that a policy was predicted to reach."""
 
     name: str
@@ -42,13 +42,13 @@ class Diagnosis:
     compute_s: float
     wire_s: float
     bound_s: float
-    ddp: Policy
-    policies: tuple[Policy, ...]
+    ddp: PolicyPrediction
+    policies: tuple[PolicyPrediction, ...]
     bf16_ddp_s: float | None
     bf16_s: float | None
 
     @property
-    def best(self) -> Policy:
+    def best(self) -> PolicyPrediction:
         """The fastest policy."""
         return self.policies[0]
 
@@ -133,10 +133,10 @@ def diagnose(
     ddp_effects = replace(ddp_effects, sharing=min(DDP_THREADS, ddp_effects.sharing))
     configs = candidates(job) if among is None else among
     land = survey(job, configs, effects=effects)
-    best: dict[str, Policy] = {}
+    best: dict[str, PolicyPrediction] = {}
     for index in land.step_s.argsort(kind="stable").tolist():
         config = land.configs[index]
-        best.setdefault(config.policy, Policy(config.policy, config, float(land.step_s[index])))
+        best.setdefault(config.policy, PolicyPrediction(config.policy, config, float(land.step_s[index])))
     buckets = survey(reference, BUCKETS, effects=ddp_effects)
     policies = tuple(best.values())
     halved = [replace(each, wire_dtype="bfloat16") for each in (job, reference)]
@@ -145,7 +145,7 @@ def diagnose(
         compute_s=job.accumulation * job.model.compute_s * max(job.cluster.slowdown),
         wire_s=wire_s(job),
         bound_s=bound_s(job),
-        ddp=Policy("ddp", buckets.best, buckets.best_s),
+        ddp=PolicyPrediction("ddp", buckets.best, buckets.best_s),
         policies=policies,
         bf16_ddp_s=min(step_s(halved[1], bucket, effects=ddp_effects) for bucket in BUCKETS) if smaller else None,
         bf16_s=min(step_s(halved[0], policy.config, effects=effects) for policy in policies) if smaller else None,

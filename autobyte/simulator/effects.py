@@ -98,8 +98,8 @@ class Effects:
 def _between(table: tuple[tuple[float, float], ...], nbytes: Ints) -> Floats:
     """Values at sizes, log-linear between those of a table, constant beyond its ends; shape [blocks]."""
     sizes, values = np.array(table).T
-    found: Floats = np.interp(np.log2(np.maximum(nbytes, 1)), np.log2(sizes), values)
-    return found
+    efficiency: Floats = np.interp(np.log2(np.maximum(nbytes, 1)), np.log2(sizes), values)
+    return efficiency
 
 
 PLAIN = Effects()

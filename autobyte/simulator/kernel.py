@@ -16,7 +16,7 @@ from autobyte.scheduler.plan import CreditRule, Plan
 from autobyte.scheduler.sends import half_of
 from autobyte.scheduler.tiling import whole_backwards
 from autobyte.simulator import loop
-from autobyte.simulator.costs import Costs, of_blocks
+from autobyte.simulator.costs import WindowCosts, of_blocks
 from autobyte.simulator.effects import PLAIN, Effects
 from autobyte.simulator.simulation import Simulation
 
@@ -33,7 +33,7 @@ def simulate(
     """Run a plan for some iterations and say what happened; see `autobyte.simulator.simulate`."""
     if iterations < 1:
         raise InputError(f"iterations must be at least 1, got {iterations}")
-    costs = Costs.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)
+    costs = WindowCosts.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)
     table = _table(plan.tiling)
     out = loop.run(table, _compute(plan.job.model), _rules(plan, plan.job), _costs(costs))
     if plan.job.cluster.servers:
@@ -82,7 +82,7 @@ class Repeated:
         forward_s, backward_s = np.ascontiguousarray(layers_s)
         self._job = job
         self._compute = loop.Compute(forward_s, backward_s, float(forward_s.sum() + backward_s.sum()))
-        self._costs = _costs(Costs.of(Plan(job, whole_backwards(job.gradients)), iterations=iterations))
+        self._costs = _costs(WindowCosts.of(Plan(job, whole_backwards(job.gradients)), iterations=iterations))
         self._blocks: dict[Tiling, tuple[Floats, Floats, Floats]] = {}
 
     def step_s(self, plan: Plan, *, stretch: float = 1.0) -> float:
@@ -141,7 +141,7 @@ def _rules(plan: Plan, job: Job) -> loop.Rules:
     )
 
 
-def _costs(costs: Costs) -> loop.Costs:
+def _costs(costs: WindowCosts) -> loop.Costs:
     flat, effects = np.ascontiguousarray, costs.effects  # another layout would be another compilation
     return loop.Costs(
         link=costs.link,

@@ -9,22 +9,22 @@ from typing import Protocol
 from autobyte.job import Floats
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
-from autobyte.simulator.costs import PULL, PUSH, Costs
-from autobyte.simulator.environment import Environment
+from autobyte.simulator.clock import VirtualClock
+from autobyte.simulator.costs import PULL, PUSH, WindowCosts
 
 
 class Link:
     """Serves one transfer after the other."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
         self.free_s = 0.0  # when everything accepted so far is through
         self.busy_s = 0.0
 
     @property
     def backlog_s(self) -> float:
         """How long it is busy from now on."""
-        return max(0.0, self.free_s - self._environment.now)
+        return max(0.0, self.free_s - self._clock.now)
 
     def hold(self, hold_s: float, *, earliest_s: float) -> float:
         """Take a transfer, and say when it is through."""
@@ -34,9 +34,9 @@ class Link:
 
     def stretch(self, ratio: float) -> None:
         """Serve what is left of the backlog slower or faster."""
-        if ratio != 1.0 and self.free_s > self._environment.now:
+        if ratio != 1.0 and self.free_s > self._clock.now:
             before = self.free_s
-            self.free_s = _stretched(before, ratio, self._environment.now)
+            self.free_s = _stretched(before, ratio, self._clock.now)
             self.busy_s += self.free_s - before
 
 
@@ -48,8 +48,8 @@ class Shared:
     has been served that was under way all the time, and one that begins at p ends at p + 1.
     """
 
-    def __init__(self, environment: Environment, *, room: int, urgency: int) -> None:
-        self._environment = environment
+    def __init__(self, clock: VirtualClock, *, room: int, urgency: int) -> None:
+        self._clock = clock
         self._room = room
         self._urgency = urgency
         self._part = self._since_s = 0.0
@@ -83,7 +83,7 @@ class Shared:
         return total_s
 
     def _advance(self) -> None:
-        now, round_s = self._environment.now, self._round_s
+        now, round_s = self._clock.now, self._round_s
         if round_s > 0:
             self._part += (now - self._since_s) / round_s
         self._since_s = now
@@ -91,14 +91,14 @@ class Shared:
     def _await_first(self) -> None:
         self._schedule += 1
         if self._served:
-            now, schedule = self._environment.now, self._schedule
+            now, schedule = self._clock.now, self._schedule
             when_s = max(now, now + (self._served[0][0] - self._part) * self._round_s)
-            self._environment.at(when_s, lambda: self._over(schedule), urgency=self._urgency)
+            self._clock.at(when_s, lambda: self._over(schedule), urgency=self._urgency)
 
     def _over(self, schedule: int) -> None:
         if schedule != self._schedule:
             return
-        self._since_s = self._environment.now
+        self._since_s = self._clock.now
         self._part, _, over = self._served.popleft()
         if self._waiting:
             work_s, waiting = self._waiting.popleft()
@@ -120,8 +120,8 @@ class Transfer:
 class Lane:
     """Transfers that arrive in the order in which they left, one latency after the last link let them go."""
 
-    def __init__(self, environment: Environment, *, latency_s: Floats, urgency: int) -> None:
-        self._environment = environment
+    def __init__(self, clock: VirtualClock, *, latency_s: Floats, urgency: int) -> None:
+        self._clock = clock
         self._latency_s = latency_s
         self._urgency = urgency
         self._under_way: deque[Transfer] = deque()
@@ -135,7 +135,7 @@ class Lane:
 
     def stretch(self, near: float, far: float) -> None:
         """The links serve what is left slower or faster."""
-        now = self._environment.now
+        now = self._clock.now
         for transfer in self._under_way:
             transfer.near_s = _stretched(transfer.near_s, near, now)
             transfer.far_s = _stretched(transfer.far_s, far, now)
@@ -145,10 +145,10 @@ class Lane:
     def _await_first(self) -> None:
         first = self._under_way[0]
         latency_s = self._latency_s[first.block.index]
-        when_s = max(self._environment.now, max(first.near_s, first.far_s) + latency_s)
+        when_s = max(self._clock.now, max(first.near_s, first.far_s) + latency_s)
         self._schedule += 1
         schedule = self._schedule
-        self._environment.at(when_s, lambda: self._arrive(schedule), urgency=self._urgency)
+        self._clock.at(when_s, lambda: self._arrive(schedule), urgency=self._urgency)
 
     def _arrive(self, schedule: int) -> None:
         if schedule != self._schedule:
@@ -174,7 +174,7 @@ class Sends:
         self.in_flight.append(in_flight)
 
 
-class Network(Protocol):
+class SimulatedNetwork(Protocol):
     """What connects the workers.
 
     `groups` are the classes of workers that share a schedule: a block travels when all of them are ready.
@@ -201,18 +201,18 @@ class Network(Protocol):
 class Ring(Engine):
     """All-reduce among all workers: one pipe, at the pace of the slowest link, that blocks may share."""
 
-    def __init__(self, environment: Environment, costs: Costs, *, computing: Callable[[int], bool]) -> None:
+    def __init__(self, clock: VirtualClock, costs: WindowCosts, *, computing: Callable[[int], bool]) -> None:
         self.groups = [list(range(costs.classes))]
-        self._environment = environment
+        self._clock = clock
         self._costs = costs
         self._computing = computing
         self._iteration = 0
         self._in_flight = 0
-        self._pipe = Link(environment)  # shared or not, it is busy for as long
+        self._pipe = Link(clock)  # shared or not, it is busy for as long
         self._sent = Sends()
         room = costs.effects.sharing
-        self._shared = Shared(environment, room=room, urgency=PULL * costs.classes) if room > 1 else None
-        self._lane = Lane(environment, latency_s=costs.latency_s, urgency=PUSH * costs.classes)
+        self._shared = Shared(clock, room=room, urgency=PULL * costs.classes) if room > 1 else None
+        self._lane = Lane(clock, latency_s=costs.latency_s, urgency=PUSH * costs.classes)
 
     def engine(self, group: int) -> Engine:
         """The ring itself: there is one group."""
@@ -236,11 +236,11 @@ class Ring(Engine):
         beside = 1.0 + effects.wire_slowdown if any(map(self._computing, self.groups[0])) else 1.0
         hold_s = (costs.ring_hold_s[block.index] + costs.ring_s_per_byte[self._iteration] * load) * beside
         self._sent.note(block, hold_s, self._in_flight)
-        through_s = self._pipe.hold(hold_s, earliest_s=self._environment.now)
+        through_s = self._pipe.hold(hold_s, earliest_s=self._clock.now)
         if self._shared is None:
             self._through(through_s, block, sent, done)
         else:
-            self._shared.add(hold_s, lambda: self._through(self._environment.now, block, sent, done))
+            self._shared.add(hold_s, lambda: self._through(self._clock.now, block, sent, done))
 
     def begin(self, iteration: int) -> None:
         """The first worker starts an iteration: its rates hold from now on, also for what is in flight."""
@@ -271,20 +271,20 @@ class Servers:
     the sum goes back to every worker.
     """
 
-    def __init__(self, environment: Environment, costs: Costs, *, computing: Callable[[int], bool]) -> None:
+    def __init__(self, clock: VirtualClock, costs: WindowCosts, *, computing: Callable[[int], bool]) -> None:
         self.groups = [[c] for c in range(costs.classes)]
-        self._environment = environment
+        self._clock = clock
         self._costs = costs
         self._computing = computing
         self._iteration = 0
         self._in_flight = [0] * costs.classes
-        self._up = [Link(environment) for _ in range(costs.classes)]
-        self._down = [Link(environment) for _ in costs.link_serves]
+        self._up = [Link(clock) for _ in range(costs.classes)]
+        self._down = [Link(clock) for _ in costs.link_serves]
         self._sent = [Sends() for _ in range(costs.classes)]
         self._waiting: dict[int, list[tuple[int, Done]]] = defaultdict(list)
         latency_s, classes = costs.latency_s, costs.classes
         self._pushes, self._pulls = (
-            [Lane(environment, latency_s=latency_s, urgency=kind * classes + c) for c in range(classes)]
+            [Lane(clock, latency_s=latency_s, urgency=kind * classes + c) for c in range(classes)]
             for kind in (PUSH, PULL)
         )
 
@@ -310,7 +310,7 @@ class Servers:
         self._in_flight[c] += block.nbytes
         load = block.nbytes * costs.stretch[block.index] * (1.0 + self._in_flight[c] / effects.inflight_bytes)
         beside = 1.0 + effects.wire_slowdown if self._computing(c) else 1.0
-        begin_s = max(self._environment.now, self._up[c].free_s)
+        begin_s = max(self._clock.now, self._up[c].free_s)
         hold_s = (costs.push_hold_s[c] + costs.push_up_s_per_byte[k, c] * load) * beside
         near_s = self._up[c].hold(hold_s, earliest_s=begin_s)
         back_s = 0.0
@@ -348,7 +348,7 @@ class Servers:
         sent(block)
 
     def _pull(self, block: Block) -> None:
-        costs, k, now = self._costs, self._iteration, self._environment.now
+        costs, k, now = self._costs, self._iteration, self._clock.now
         load = block.nbytes * costs.stretch[block.index]
         far_s = now
         for c, serves in enumerate(costs.serves):

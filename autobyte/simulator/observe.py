@@ -1,4 +1,4 @@
-"""A window of a job, as the data set of the meta-network asks for it: effects by name, cheap where nothing varies."""
+"""A window of a job, as the data set of the meta-network needs it: effects by name, cheap where nothing varies."""
 
 from collections.abc import Mapping
 from typing import Any

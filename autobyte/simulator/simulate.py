@@ -10,10 +10,10 @@ from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.runner import Runner
 from autobyte.scheduler.sends import sends
-from autobyte.simulator.costs import Costs
+from autobyte.simulator.clock import VirtualClock
+from autobyte.simulator.costs import WindowCosts
 from autobyte.simulator.effects import PLAIN, Effects
-from autobyte.simulator.environment import Environment
-from autobyte.simulator.network import Network, Ring, Servers
+from autobyte.simulator.network import Ring, Servers, SimulatedNetwork
 from autobyte.simulator.simulation import Simulation
 from autobyte.simulator.worker import Worker
 from autobyte.trace import Trace
@@ -51,22 +51,22 @@ def simulate(
     """
     if iterations < 1:
         raise InputError(f"iterations must be at least 1, got {iterations}")
-    costs = Costs.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)
-    return _Run(plan, costs, Trace() if trace else None).result(first)
+    costs = WindowCosts.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)
+    return _SimulationRun(plan, costs, Trace() if trace else None).result(first)
 
 
-class _Run:
+class _SimulationRun:
     """One simulation: workers, a network, a runner for each group of workers that share a schedule."""
 
-    def __init__(self, plan: Plan, costs: Costs, trace: Trace | None) -> None:
+    def __init__(self, plan: Plan, costs: WindowCosts, trace: Trace | None) -> None:
         self._plan = plan
         self._costs = costs
         self._trace = trace
         self._iteration = 0  # the newest that a worker has started
-        self._environment = Environment()
+        self._clock = VirtualClock()
         self._ends_s = np.zeros((costs.iterations, costs.classes))
-        self._network: Network = (Servers if plan.job.cluster.servers else Ring)(
-            self._environment, costs, computing=lambda c: self._workers[c].computing
+        self._network: SimulatedNetwork = (Servers if plan.job.cluster.servers else Ring)(
+            self._clock, costs, computing=lambda c: self._workers[c].computing
         )
         self._group_of = {c: g for g, classes in enumerate(self._network.groups) for c in classes}
         self._complete = [[0] * len(plan.job.gradients) for _ in self._network.groups]
@@ -80,7 +80,7 @@ class _Run:
     def result(self, first: int) -> Simulation:
         for worker in self._workers:
             worker.start_step(0)
-        self._environment.run()
+        self._clock.run()
         steps, each = self._costs.iterations, range(self._costs.classes)
         last = {span.block: span for span in self._blocks.blocks if (span.rank, span.step) == (0, steps - 1)}
         spans = [last[block] for block in range(len(self._plan.tiling))]
@@ -129,7 +129,7 @@ class _Run:
 
     def step_over(self, worker_class: int, iteration: int) -> None:
         """Note the time, and go on."""
-        self._ends_s[iteration, worker_class] = self._environment.now
+        self._ends_s[iteration, worker_class] = self._clock.now
         if iteration + 1 < self._costs.iterations:
             self._workers[worker_class].start_step(iteration + 1)
 
@@ -142,7 +142,7 @@ class _Run:
         return Runner(
             self._plan,
             self._first_worker if first else self._network.engine(group),
-            clock=self._environment,
+            clock=self._clock,
             arrived=arrived,
             failed=_never,
             trace=self._blocks if first or self._trace else None,
@@ -151,7 +151,7 @@ class _Run:
 
     def _worker(self, c: int) -> Worker:
         return Worker(
-            self._environment,
+            self._clock,
             self._plan,
             self._costs,
             c,
@@ -180,7 +180,7 @@ def _never(block: Block, error: Exception) -> None:
     raise AssertionError(f"a modelled network cannot fail, yet block {block.index} did") from error
 
 
-def _names(costs: Costs) -> dict[int, str]:
+def _names(costs: WindowCosts) -> dict[int, str]:
     """What a trace calls each class of workers: the first of them, and how many are like it."""
     members = [np.flatnonzero(costs.worker_class == c) for c in range(costs.classes)]
     return {int(m[0]): f"rank {m[0]}" + (f", and {len(m) - 1} like it" if len(m) > 1 else "") for m in members}

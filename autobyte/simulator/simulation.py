@@ -28,7 +28,7 @@ class Simulation:
         ready_s, start_s, done_s: when each block became ready, started, and was in place on the first worker in the
             last step, from the beginning of the run (s), shape [blocks].
         sends: of each worker's host over the whole run, as the function of that name has them, shape [classes, 2, 4].
-        trace: spans of everything, where asked for.
+        trace: spans of everything, if they were recorded.
     """
 
     plan: Plan

@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 
 from autobyte.scheduler.plan import Overlap, Plan
-from autobyte.simulator.costs import COMPUTE, Costs
-from autobyte.simulator.environment import Environment
+from autobyte.simulator.clock import VirtualClock
+from autobyte.simulator.costs import COMPUTE, WindowCosts
 from autobyte.trace import Span, Trace
 
 
@@ -29,16 +29,16 @@ class Worker:
 
     def __init__(
         self,
-        environment: Environment,
+        clock: VirtualClock,
         plan: Plan,
-        costs: Costs,
+        costs: WindowCosts,
         worker_class: int,
         *,
         watcher: Watcher,
         backlog_s: Callable[[], float],
         trace: Trace | None,
     ) -> None:
-        self._environment = environment
+        self._clock = clock
         self._model = plan.job.model
         self._costs = costs
         self._class = worker_class
@@ -64,7 +64,7 @@ class Worker:
         """A tensor is in place."""
         self._arrived[tensor] = True
         if self._waiting_since >= 0 and self._may_go():
-            self.wait_s[self._layer] += self._environment.now - self._waiting_since
+            self.wait_s[self._layer] += self._clock.now - self._waiting_since
             self._waiting_since = -1.0
             self._forward()
 
@@ -86,7 +86,7 @@ class Worker:
         if self._may_go():
             self._forward()
         else:
-            self._waiting_since = self._environment.now
+            self._waiting_since = self._clock.now
             self.computing = False
 
     def _may_go(self) -> bool:
@@ -113,12 +113,12 @@ class Worker:
         rest_s = (
             (self._accumulation - 1) * self._model.compute_s * self._costs.compute[self._iteration + 1, self._class]
         )
-        self._environment.after(rest_s, over, urgency=self._urgency)
+        self._clock.after(rest_s, over, urgency=self._urgency)
 
     def _compute(self, phase: str, layer: int, plain_s: float, iteration: int, over: Callable[[], None]) -> float:
         own_s = plain_s * self._costs.compute[iteration, self._class]
         spent_s = own_s + self._costs.effects.compute_slowdown * min(own_s, self._backlog_s())
-        now = self._environment.now
+        now = self._clock.now
         if self._trace is not None:
             span = Span(
                 int(self._costs.leader[self._class]),
@@ -130,7 +130,7 @@ class Worker:
                 now + spent_s,
             )
             self._trace.spans.append(span)
-        self._environment.at(now + spent_s, over, urgency=self._urgency)
+        self._clock.at(now + spent_s, over, urgency=self._urgency)
         return float(spent_s)
 
     @property

@@ -72,12 +72,12 @@ class Flows:
         return [int(BYTES_RECEIVED.unpack_from(info)[0]) for info in sizes]
 
     def _connect(self, source: int | None, target: int | None) -> None:
-        (there, to), (here, own) = self._place(target), self._place(source)
+        (there, to), (source_host, own) = self._place(target), self._place(source)
         try:
             with inside(there):
                 listener = socket.create_server((to, 0))
             with listener:
-                with inside(here):
+                with inside(source_host):
                     sender = socket.create_connection(listener.getsockname(), CONNECT_S, (own, 0))
                 receiver, _ = listener.accept()
         except OSError as error:

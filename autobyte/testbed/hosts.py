@@ -61,7 +61,7 @@ class Testbed:
         congestion: TCP congestion control, set on every route.
 
     Raises:
-        TestbedError: no right to make network namespaces, not on Linux, or the kernel lacks what was asked for.
+        TestbedError: no right to make network namespaces, not on Linux, or the kernel lacks a feature that is needed.
         MissingExtra: pyroute2 is not installed.
     """
 
@@ -237,9 +237,9 @@ class Testbed:
                     route.tc(verb, "netem", index, handle="10:", parent="1:1", **late)
 
     def _remove(self) -> None:
-        made = set(pyroute2().netns.listnetns())
+        existing = set(pyroute2().netns.listnetns())
         for name in (*(self.name(host) for host in range(self.hosts)), self.switch):
-            if name in made:
+            if name in existing:
                 remove(name)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)

@@ -118,14 +118,14 @@ def processes_in(name: str) -> Sequence[int]:
         wanted = Path(f"/run/netns/{name}").stat()
     except OSError:
         return []
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):  # gone meanwhile; a zombie has no namespace any more
                 its = (entry / "ns" / "net").stat()
                 if (its.st_dev, its.st_ino) == (wanted.st_dev, wanted.st_ino):  # inodes alone may be another file's
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ TOGETHER = 1.25e9  # bytes/s that are sent at a time: more than this may be boun
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkCheck:
     """What one direction of a host's link carries, beside what it should.
 
     `rate` is nominal, `goodput` payload (bytes/s); `variation` is the coefficient over samples of `sample_s`.
@@ -60,7 +60,7 @@ class Link:
         }
 
 
-def measure_links(testbed: Testbed) -> list[Link]:
+def measure_links(testbed: Testbed) -> list[LinkCheck]:
     """Send over every link, first up, then down, from and to the switch, so that no two links are in one way.
 
     Takes about 3 s where the slowest link has 200 Mbit/s or more, at most 12 s for each group of hosts that send at
@@ -74,13 +74,13 @@ def measure_links(testbed: Testbed) -> list[Link]:
             sample_s = min(LONGEST_S, max(SHORTEST_S, PACKETS * PACKET / min(rates)))
             measured = _measure(testbed, [_pair(host, side) for host in hosts], sample_s)
             for host, rate, (goodput, variation) in zip(hosts, rates, measured, strict=True):
-                links.append(Link(host, direction, rate, goodput, variation, sample_s))
+                links.append(LinkCheck(host, direction, rate, goodput, variation, sample_s))
         for host in set(range(testbed.hosts)) - set(reached):
-            links.append(Link(host, direction, testbed.rates(host)[side], 0.0, 0.0, SHORTEST_S))
+            links.append(LinkCheck(host, direction, testbed.rates(host)[side], 0.0, 0.0, SHORTEST_S))
     return sorted(links, key=lambda link: (link.host, link.direction != "up"))
 
 
-def require_sound(links: Iterable[Link]) -> None:
+def require_sound(links: Iterable[LinkCheck]) -> None:
     """Make sure that all links hold their rates.
 
     Raises:

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 
 
 class InjectedError(AutoByteError):
-    """A failure that a test asked for."""
+    """A failure that a test injects."""
 
 
 @dataclass

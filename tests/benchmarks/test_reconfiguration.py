@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ranks import free_port, on_ranks
 
+from autobyte.comparison.judge import TOLERANCE, judge
 from autobyte.config import Config, Space
 from autobyte.job import Cluster, Job
 from autobyte.models import load
@@ -22,7 +23,7 @@ from autobyte.simulator.landscape import survey
 from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.tuners import TUNERS
-from autobyte.tuning import TOLERANCE, WARMUP, WINDOW, judge, make_tuner, tune
+from autobyte.tuning import WARMUP, WINDOW, make_tuner, tune
 
 HERE = Path(__file__).parent
 SEARCHING = [name for name in TUNERS.names() if name not in ("default", "p3")]

@@ -9,7 +9,8 @@ from contests import TOY
 
 from autobyte.comparison.contest import Contest, hold
 from autobyte.comparison.oracle import ends, lack, where_decided
-from autobyte.comparison.verdict import Truth, verdict
+from autobyte.comparison.truth import Truth
+from autobyte.comparison.verdict import verdict
 from autobyte.config import Config, Space
 from autobyte.errors import FileError, InputError
 from autobyte.job import Cluster, Job

@@ -3,7 +3,7 @@
 import pytest
 from contests import TOY
 
-from autobyte.comparison.replay import Recorded, Replay, nearest, space_of
+from autobyte.comparison.replay import GridReplay, Recorded, nearest, space_of
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Cluster, Job
@@ -20,8 +20,8 @@ RECORDING = {
 DEFAULT = Config(4_000_000, 16_000_000)
 
 
-def replay(seed: int = 0) -> Replay:
-    return Replay(JOB, RECORDING, costs=COSTS, seed=seed)
+def replay(seed: int = 0) -> GridReplay:
+    return GridReplay(JOB, RECORDING, costs=COSTS, seed=seed)
 
 
 def test_an_ask_snaps_to_the_nearest_recorded_point() -> None:
@@ -71,4 +71,4 @@ def test_a_search_finds_the_best_of_the_recording() -> None:
 
 def test_nothing_recorded_is_refused() -> None:
     with pytest.raises(InputError, match="at least one config"):
-        Replay(JOB, {}, costs=COSTS)
+        GridReplay(JOB, {}, costs=COSTS)

@@ -37,12 +37,25 @@ def test_labels_keep_their_order_and_their_distance(places: list[float]) -> None
     assert abs(moved.mean() - wanted.mean()) < 1e-9
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(), st.sampled_from(["", "vgg16", "⟨1,4⟩"]))
-def test_numbers_survive_their_csv(number: float, whole: int, text: str) -> None:
-    read = sheet._value(sheet._text(number))
-    assert np.isclose(read, number, rtol=1e-5)
-    assert sheet._value(sheet._text(whole)) == whole
-    assert sheet._value(text) == text
+def test_numbers_survive_their_csv(tmp_path: Path) -> None:
+    rows = [
+        {"seed": "", "pair": "⟨1,4⟩", "start": "2,2", "gbit": 0.5, "samples_per_s": 1 / 3, "found": 1},
+        {"seed": 3, "pair": "", "start": "8,3", "gbit": 10, "samples_per_s": 2e7, "found": 0},
+    ]
+    sheet.write(rows, "some", tmp_path, what="measured")
+    table = sheet.read("some", tmp_path)
+    assert table["what"].tolist() == ["measured", "measured"]
+    assert table["seed"].isna().tolist() == [True, False]
+    assert table["pair"].tolist() == ["⟨1,4⟩", ""]
+    assert table["start"].tolist() == ["2,2", "8,3"]
+    assert table["gbit"].tolist() == [0.5, 10]
+    assert table["samples_per_s"].tolist() == [0.333333, 2e7]  # six figures
+    assert table["found"].tolist() == [1, 0]
+    assert sheet.where(table, start="8,3", found=0)["gbit"].tolist() == [10]
+    before = (tmp_path / "data" / "some.csv").read_bytes()
+    again = table.drop(columns="what").to_dict("records")
+    sheet.write(again, "some", tmp_path, what="measured")
+    assert (tmp_path / "data" / "some.csv").read_bytes() == before
 
 
 def test_a_method_has_one_look_and_one_name() -> None:

@@ -12,7 +12,7 @@ from jobs import jobs, make_job, make_plan, segments
 from autobyte.config import Config
 from autobyte.job import Job
 from autobyte.scheduler.block import Tiling
-from autobyte.scheduler.core import Core, SchedulingError, State
+from autobyte.scheduler.core import BlockState, Core, SchedulingError
 from autobyte.scheduler.plan import CreditRule, Overlap, Plan
 from autobyte.scheduler.policies import make_plan as policy_plan
 
@@ -130,7 +130,7 @@ def test_a_fused_block_waits_for_all_of_its_tensors() -> None:
     story = Story(Plan(job, Tiling.of(job.gradients, segments([(0, 0, 2), (2, 0, 2), (1, 0, 1)], [(1, 1, 2)]))))
     assert story.ready(1) == [1]
     assert story.ready(0) == []
-    assert story.core.state(0) is State.WAITING
+    assert story.core.state(0) is BlockState.WAITING
     assert story.ready(2) == [0]
 
 
@@ -150,7 +150,7 @@ def test_a_sequence_keeps_to_the_credit() -> None:
 def test_where_nothing_overlaps_all_wait_for_the_end_of_the_backward_pass() -> None:
     story = Story(make_plan(4, 4, 4, credit=8, overlap=Overlap.NONE))
     assert [story.ready(tensor) for tensor in (2, 1, 0)] == [[], [], []]
-    assert story.core.state(2) is State.READY
+    assert story.core.state(2) is BlockState.READY
     assert story.end_step() == [0, 1]
     assert story.sent(1) == [2]
 
@@ -176,11 +176,11 @@ def test_the_life_of_a_block() -> None:
     for event in (lambda: story.ready(1), lambda: story.ready(0), lambda: story.over(1), lambda: story.sent(0)):
         event()
         seen.append(story.core.state(0))
-    assert seen == [State.WAITING, State.WAITING, State.READY, State.STARTED, State.SENT]
+    assert seen == [BlockState.WAITING, BlockState.WAITING, BlockState.READY, BlockState.STARTED, BlockState.SENT]
     story.done(0)
-    assert story.core.state(0) is State.DONE
+    assert story.core.state(0) is BlockState.DONE
     story.end_step()
-    assert story.core.state(0) is State.WAITING  # of the next step
+    assert story.core.state(0) is BlockState.WAITING  # of the next step
 
 
 def test_a_step_is_over_when_it_is_closed_and_every_block_is_done() -> None:
@@ -358,10 +358,10 @@ def check(core: Core, rule: Rule, started: Iterable[int]) -> None:
         largest = max(plan.tiling.blocks[i].nbytes for i in rule.started - rule.sent)
         assert held <= credit + (largest - 1 if plan.rule is SOFT else 0)
     for block in started:
-        left = [i for i in range(len(plan.tiling)) if core.state(i) is State.READY]
+        left = [i for i in range(len(plan.tiling)) if core.state(i) is BlockState.READY]
         assert not left or plan.sequence is not None or plan.tiling.rank[block] < min(plan.tiling.rank[left])
     for i in range(len(plan.tiling)):
-        assert (core.state(i) in (State.STARTED, State.SENT, State.DONE)) == (i in rule.started)
+        assert (core.state(i) in (BlockState.STARTED, BlockState.SENT, BlockState.DONE)) == (i in rule.started)
 
 
 @settings(max_examples=300)

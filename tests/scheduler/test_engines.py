@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from autobyte.internals import own_gloo
-from autobyte.scheduler.block import Block, Op, Segment
+from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
@@ -96,7 +96,7 @@ class BothHalves(Engine):
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         scatter, gather = (
             replace(block, index=2 * block.index + half, op=op)
-            for half, op in enumerate((Op.REDUCE_SCATTER, Op.ALL_GATHER))
+            for half, op in enumerate((Collective.REDUCE_SCATTER, Collective.ALL_GATHER))
         )
 
         def scattered(_: Block, error: Exception | None) -> None:

@@ -9,7 +9,7 @@ from autobyte.config import Config
 from autobyte.errors import FileError, InputError
 from autobyte.job import Cluster, Job
 from autobyte.models import load
-from autobyte.simulator.calibrate import BUSY, PROBE, Calibration, EngineCosts, Sample, fit
+from autobyte.simulator.calibrate import BUSY, PROBE, EngineCalibration, EngineCosts, Sample, fit
 from autobyte.units import KIB
 
 RATE = 8e7
@@ -74,9 +74,11 @@ def test_needs_large_blocks_alone_and_in_flight() -> None:
 
 def test_the_file_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
-    made = Calibration(provenance={"hosts": 4}, engines={"allreduce": TRUE["table"][1]}, samples={"allreduce": []})
+    made = EngineCalibration(
+        provenance={"hosts": 4}, engines={"allreduce": TRUE["table"][1]}, samples={"allreduce": []}
+    )
     made.save(path)
-    assert Calibration.load(path) == made
+    assert EngineCalibration.load(path) == made
     assert made.of(Job(PROBE, RING)) == TRUE["table"][1]
     with pytest.raises(FileError, match="exists already"):
         made.save(path)
@@ -94,7 +96,7 @@ def test_the_file_comes_back(tmp_path: Path) -> None:
 )
 def test_other_files_are_refused_in_one_line(tmp_path: Path, changed: dict[str, object], message: str) -> None:
     path = tmp_path / "calibration.json"
-    Calibration(provenance={}, engines={}).save(path)
+    EngineCalibration(provenance={}, engines={}).save(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
     with pytest.raises(FileError, match=message):
-        Calibration.load(path)
+        EngineCalibration.load(path)

@@ -8,7 +8,7 @@ from beds import needs_namespaces
 from autobyte.bench.bench import Cell
 from autobyte.bench.calibration import calibrate
 from autobyte.config import Config
-from autobyte.simulator.calibrate import Calibration
+from autobyte.simulator.calibrate import EngineCalibration
 from autobyte.simulator.steady import step_s
 from autobyte.units import KIB, MIB
 
@@ -30,7 +30,7 @@ def test_a_calibration_explains_what_it_was_measured_on(tmp_path: Path) -> None:
     assert len(made.samples["allreduce probe"]) == 12
     path = tmp_path / "calibration.json"
     made.save(path)
-    assert Calibration.load(path) == made
+    assert EngineCalibration.load(path) == made
     cell = Cell("vgg16", 2, RATE, compute_s=0.1, size_scale=0.01)
     job = cell.job(servers=False, wire_dtype=None)
     costs = made.of(job)

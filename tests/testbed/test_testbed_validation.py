@@ -11,7 +11,7 @@ from autobyte.bench.validation import compare, summary
 from autobyte.bound import bound_s
 from autobyte.cli import run
 from autobyte.errors import InputError
-from autobyte.simulator.calibrate import Calibration
+from autobyte.simulator.calibrate import EngineCalibration
 from autobyte.simulator.diagnose import GAIN, diagnose
 
 DATA = Path(__file__).parents[2] / "paper" / "data"
@@ -23,13 +23,13 @@ GRID, CALIBRATION = DATA / "testbed_grid.csv", DATA / "testbed_calibration.json"
 def test_where_the_machine_keeps_up_all_steps_are_near_measured_ones(engine: str) -> None:
     """VGG16 has few tensors: at 500 Mbit/s the four ranks leave the machine's two cores room."""
     recorded = [row for row in read(GRID) if (row.model, row.rate, row.engine) == ("vgg16", 6.25e7, engine)]
-    found = summary(compare(Calibration.load(CALIBRATION), recorded))
+    found = summary(compare(EngineCalibration.load(CALIBRATION), recorded))
     assert found["median_error"] <= 0.08 and found["p95_error"] <= 0.20, found
 
 
 @pytest.mark.parametrize("engine", ["allreduce", "ps"])
 def test_simulated_steps_are_near_measured_ones(engine: str) -> None:
-    rows = [row for row in compare(Calibration.load(CALIBRATION), read(GRID)) if row["architecture"] == engine]
+    rows = [row for row in compare(EngineCalibration.load(CALIBRATION), read(GRID)) if row["architecture"] == engine]
     found = summary(rows)
     cells = {(row["model"], row["rate_bytes_per_s"]) for row in rows}
     print(
@@ -41,7 +41,7 @@ def test_simulated_steps_are_near_measured_ones(engine: str) -> None:
 
 
 def test_doctor_is_right_about_gain_in_nine_of_ten_recorded_cells() -> None:
-    calibration, recorded = Calibration.load(CALIBRATION), medians(read(GRID))
+    calibration, recorded = EngineCalibration.load(CALIBRATION), medians(read(GRID))
     right, told = 0, []
     for (cell, engine), steps in recorded.items():
         grid = {config: step_s for config, step_s in steps.items() if config.policy == "bytescheduler"}
@@ -62,7 +62,7 @@ def test_doctor_is_right_about_gain_in_nine_of_ten_recorded_cells() -> None:
 
 def test_doctor_is_right_about_gain_in_nine_of_ten_cells_of_the_bench() -> None:
     """All policies are there to choose from; measured is the faster of `auto` and the tuned config."""
-    calibration, right, told = Calibration.load(CALIBRATION), 0, []
+    calibration, right, told = EngineCalibration.load(CALIBRATION), 0, []
     for file in sorted((MEASURED / "bench").glob("*.json")):
         outcome = json.loads(file.read_text())
         cell = Cell(**outcome["cell"])
@@ -89,7 +89,7 @@ def test_doctor_is_right_about_gain_in_nine_of_ten_cells_of_the_bench() -> None:
 
 def test_auto_is_near_the_bound_where_the_best_plan_is() -> None:
     """At most 1.06 × bound wherever the calibrated simulator's best plan is at most 1.04."""
-    calibration, held = Calibration.load(CALIBRATION), []
+    calibration, held = EngineCalibration.load(CALIBRATION), []
     for file in sorted((MEASURED / "policies").glob("*.json")):
         cell = Cell(**json.loads(file.read_text())["cell"])
         job = cell.job(servers=False, wire_dtype=None)
@@ -105,7 +105,7 @@ def test_auto_is_near_the_bound_where_the_best_plan_is() -> None:
 
 
 def test_a_calibration_is_not_validated_where_it_was_made() -> None:
-    calibration = Calibration.load(CALIBRATION).model_copy(update={"provenance": {"rate_bytes_per_s": 6.25e7}})
+    calibration = EngineCalibration.load(CALIBRATION).model_copy(update={"provenance": {"rate_bytes_per_s": 6.25e7}})
     with pytest.raises(InputError, match="validate it at other rates"):
         compare(calibration, read(GRID))
 

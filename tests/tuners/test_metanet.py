@@ -13,7 +13,7 @@ import pytest
 from broken import Broken
 
 from autobyte.bench.grid import read
-from autobyte.comparison.replay import Recorded, Replay, nearest, space_of
+from autobyte.comparison.replay import GridReplay, Recorded, nearest, space_of
 from autobyte.config import Config, Space
 from autobyte.errors import FileError, InputError
 from autobyte.job import Cluster, Job, Model
@@ -21,7 +21,7 @@ from autobyte.models import load
 from autobyte.nets import stored
 from autobyte.nets.forward import Forward
 from autobyte.scenario import Change, Scenario
-from autobyte.simulator.calibrate import Calibration
+from autobyte.simulator.calibrate import EngineCalibration
 from autobyte.simulator.effects import Effects
 from autobyte.simulator.landscape import survey
 from autobyte.simulator.steady import step_s
@@ -157,7 +157,7 @@ def test_it_looks_next_to_what_it_chose(seed: int) -> None:
     }
     job = rows[0].cell.job(servers=True, wire_dtype=None)
     space = space_of(recorded, Config(4_000_000, 16_000_000, knobs={"fusion": 1.0}))
-    world = Replay(job, recorded, costs=Calibration.load(CALIBRATION).of(job), seed=seed)
+    world = GridReplay(job, recorded, costs=EngineCalibration.load(CALIBRATION).of(job), seed=seed)
     decisions = tune(Metanet(space, model=job.model, seed=seed), world, space, budget=15)
     chosen = recorded[nearest(decisions[-1].config, recorded)]
     assert chosen.step_s <= 1.05 * min(point.step_s for point in recorded.values())

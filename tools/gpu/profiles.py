@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from autobyte.torch.profiling.profile import profile_model
 from networks import differences, make
 from records import Records, exact, say
+
+from autobyte.torch.profiling.profile import profile_model
 
 
 def main(path: str) -> int:

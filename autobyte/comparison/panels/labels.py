@@ -126,8 +126,8 @@ def _thread(mark: Point, corner: Point, size: Point) -> list[Box]:
     return [_around(point, 0.8) for point in leader(mark, corner, size)[:-1]]
 
 
-def _hits(mine: Sequence[Box], taken: Sequence[Box]) -> bool:
-    return any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for a in mine for b in taken)
+def _hits(boxes: Sequence[Box], taken: Sequence[Box]) -> bool:
+    return any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for a in boxes for b in taken)
 
 
 def _box(corner: Point, size: Point) -> Box:

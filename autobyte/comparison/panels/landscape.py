@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.text import Annotation
 
+from autobyte.comparison.judge import TOLERANCE
 from autobyte.comparison.panels import labels
 from autobyte.comparison.panels.look import Outcome, wrapped
-from autobyte.tuning import TOLERANCE
 from autobyte.units import format_bytes
 
 KEY = "☆ optimum   ◇ best constant   □ regret ≤ 3 %"
@@ -34,25 +34,25 @@ def draw_landscape(axes: Axes, outcome: Outcome) -> None:
     axes.add_collection(LineCollection(fence, colors="black", linewidths=0.8, capstyle="projecting"), autolim=False)
     _set_ticks(axes, land["partition_bytes"], land["credit_ratio"])
     _add_scale(axes, cells)
-    found = places(outcome)
-    x, y = np.array(list(found)).T
+    names_at = places(outcome)
+    x, y = np.array(list(names_at)).T
     axes.set_xlim(min(across[0], x.min() - 0.5), max(across[-1], x.max() + 0.5))
     axes.set_ylim(min(up[0], y.min() - 0.5), max(up[-1], y.max()))
-    for place, (references, tuners) in found.items():
+    for place, (references, tuners) in names_at.items():
         _mark(axes, place, references, tuners)
-    _name(axes, found)
+    _name(axes, names_at)
     axes.text(0, 1.045, KEY, transform=axes.transAxes, fontsize=6.5)
 
 
 def places(outcome: Outcome) -> dict[Place, tuple[list[str], list[str]]]:
     """Every place where somebody stands, with the references and the tuners that stand there."""
-    found: dict[Place, tuple[list[str], list[str]]] = {}
+    names: dict[Place, tuple[list[str], list[str]]] = {}
     references = [(0, name.replace("_", " "), outcome[name]) for name in ("optimum", "best_constant")]
     for kind, name, config in references + [(1, tuner["name"], tuner["config"]) for tuner in outcome["tuners"]]:
         partition = config["partition_bytes"]
         place = math.log2(partition), math.log2(config["credit_bytes"] / partition)
-        found.setdefault(place, ([], []))[kind].append(name)
-    return found
+        names.setdefault(place, ([], []))[kind].append(name)
+    return names
 
 
 def edges(centres: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -124,15 +124,15 @@ def _mark(axes: Axes, place: Place, references: list[str], tuners: list[str]) ->
         )
 
 
-def _name(axes: Axes, found: dict[Place, tuple[list[str], list[str]]]) -> None:
+def _name(axes: Axes, names_at: dict[Place, tuple[list[str], list[str]]]) -> None:
     """Write beside every place who stands there."""
     scale, frame = 72 / axes.figure.dpi, axes.get_window_extent()
     width, height = frame.width * scale, frame.height * scale  # points
-    named = {place: tuners for place, (_, tuners) in found.items() if tuners}
+    named = {place: tuners for place, (_, tuners) in names_at.items() if tuners}
     drawn = [_write(axes, "\n".join(wrapped(tuners, 20)), place) for place, tuners in named.items()]
     extents = [text.get_window_extent() for text in drawn]
     sizes = [(extent.width * scale + 3, extent.height * scale + 3) for extent in extents]
-    marks = [tuple((axes.transData.transform(place) - frame.p0) * scale) for place in [*named, *found]]
+    marks = [tuple((axes.transData.transform(place) - frame.p0) * scale) for place in [*named, *names_at]]
     corners = labels.place(marks, sizes, within=(1, 1, width - 1, height - 1))
     for text, mark, corner, size in zip(drawn, marks, corners, sizes, strict=False):
         text.set_position((corner[0] - mark[0] + 1.5, corner[1] - mark[1] + 1.5))

@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
 
+from autobyte.comparison.judge import TOLERANCE
 from autobyte.comparison.panels import labels
 from autobyte.comparison.panels.look import MUTED, Outcome, look, mark_changes, wrapped
-from autobyte.tuning import TOLERANCE, WINDOW
+from autobyte.tuning import WINDOW
 
 TICKS = (0.0, 0.01, TOLERANCE, 0.1, 0.3, 1.0)
 

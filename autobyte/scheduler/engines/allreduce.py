@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autobyte.scheduler.block import Block, Op
+from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 
@@ -40,7 +40,7 @@ class AllReduce(Engine):
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         """Issue the collective; its future calls back from one of gloo's threads."""
-        if block.op is not Op.ALL_REDUCE:
+        if block.op is not Collective.ALL_REDUCE:
             assert self.halves is not None, "a plan with halves needs an engine for them"
             self.halves.start(block, sent, done)
             return

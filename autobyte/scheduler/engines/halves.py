@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from autobyte.scheduler.block import Block, Op, Segment
+from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
@@ -57,7 +57,7 @@ class Halves(Engine):
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         """Send what others sum, or hand out what was summed here."""
-        scatter = block.op is Op.REDUCE_SCATTER
+        scatter = block.op is Collective.REDUCE_SCATTER
         travelling = self._buffers.take(block) if scatter else self._buffers.room(block)
         self._loop.do(lambda: (self._scatter if scatter else self._gather)(block, travelling, sent, done))
 
@@ -86,10 +86,10 @@ class Halves(Engine):
     def _gather(self, block: Block, travelling: Tensor, sent: Sent, done: Done) -> None:
         if not self._begin(block, travelling, sent, done):
             return
-        mine = self._reduced.pop(block.segments)
-        self._share(travelling, self._rank).copy_(mine)
+        share = self._reduced.pop(block.segments)
+        self._share(travelling, self._rank).copy_(share)
         for peer in self._peers:
-            self._send(peer, Kind.SUM, 0, block.index, mine)
+            self._send(peer, Kind.SUM, 0, block.index, share)
         for peer, early in self._shares[block.index].items():
             if early is not None:
                 self._share(travelling, peer).copy_(early)
@@ -165,7 +165,7 @@ class Halves(Engine):
         if not all(connection.ended for (other, _), connection in self._connections.items() if other == peer):
             return
         for index, (block, *_) in self._under_way.items():
-            scatter = block.op is Op.REDUCE_SCATTER
+            scatter = block.op is Collective.REDUCE_SCATTER
             if peer not in (self._parts[self._steps[index], index] if scatter else self._shares[index]):
                 self._fail(ConnectionError(f"rank {peer} has ended its training"))
                 break

@@ -61,9 +61,9 @@ class ParameterServer(Engine):
         self._rank = rank
         self._workers = list(workers)
         self._servers = list(servers)
-        made = connect()
-        self._to_server = {peer: c for (peer, role), c in made.items() if role == "server"}
-        self._to_worker = {peer: c for (peer, role), c in made.items() if role == "worker"}
+        connections = connect()
+        self._to_server = {peer: c for (peer, role), c in connections.items() if role == "server"}
+        self._to_worker = {peer: c for (peer, role), c in connections.items() if role == "worker"}
         self._flights: dict[int, Flight] = {}
         self._sums: dict[tuple[int, int], dict[int, Tensor]] = defaultdict(dict)  # parts, by (step, block) and worker
         self._pool: dict[int, list[Tensor]] = defaultdict(list)  # memory that is free, by its bytes

@@ -50,7 +50,7 @@ POLICIES: Registry[Policy] = Registry(
         "fifo": "autobyte.scheduler.policies.fifo:Fifo",
         "wfbp": "autobyte.scheduler.policies.wfbp:Wfbp",
         "ddp": "autobyte.scheduler.policies.ddp:Ddp",
-        "p3": "autobyte.scheduler.policies.p3:P3",
+        "p3": "autobyte.scheduler.policies.p3:P3Policy",
         "bytescheduler": "autobyte.scheduler.policies.bytescheduler:ByteScheduler",
         "mgwfbp": "autobyte.scheduler.policies.mgwfbp:MgWfbp",
         "horovod": "autobyte.scheduler.policies.horovod:Horovod",

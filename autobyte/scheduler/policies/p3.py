@@ -8,7 +8,7 @@ from autobyte.scheduler.tiling import cut
 from autobyte.units import KIB, MIB
 
 
-class P3(Policy):
+class P3Policy(Policy):
     """Slices of 160 KB with a credit of 1X, unless the config says otherwise: one at a time, or as many short ones.
 
     Reference: P3 (MLSys'19), sec. 4; its default as AutoByte (sec. II-E) quotes it.

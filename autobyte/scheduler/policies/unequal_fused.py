@@ -116,19 +116,19 @@ def fused_step(
     low, end, step = compute, free, within
     if low >= within:
         return np.inf, free
-    found, found_end = np.inf, free
+    fastest, fastest_end = np.inf, free
     while True:  # tighten until nothing shorter can be grouped
         effort[0] -= n
         step, end = _group(work, travels, tail, kind, start, latency, free, step, group)
         if step == np.inf:
             break
-        found, found_end = step, end
+        fastest, fastest_end = step, end
         if step <= low:
             break
         step = step * (1 - 1e-12)
-    if found < np.inf:
-        _group(work, travels, tail, kind, start, latency, free, found * (1 + 1e-13), group)
-    return max(found, low), found_end
+    if fastest < np.inf:
+        _group(work, travels, tail, kind, start, latency, free, fastest * (1 + 1e-13), group)
+    return max(fastest, low), fastest_end
 
 
 @njit(cache=True)

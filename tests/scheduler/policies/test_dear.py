@@ -8,8 +8,8 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Cluster, Job, Model
 from autobyte.models import load
-from autobyte.scheduler.block import Op, Tiling
-from autobyte.scheduler.core import Core, State
+from autobyte.scheduler.block import Collective, Tiling
+from autobyte.scheduler.core import BlockState, Core
 from autobyte.scheduler.plan import Overlap, Plan
 from autobyte.scheduler.policies import POLICIES, make_plan
 from autobyte.simulator.simulate import simulate
@@ -18,7 +18,7 @@ from autobyte.units import MIB
 
 N, RATE, LATENCY, OVERHEAD = 4, 1e8, 1e-4, (1e-3, 1e-4)
 RING = Cluster.uniform(N, RATE, latency_s=LATENCY, overhead_s=OVERHEAD)
-SCATTER, GATHER = Op.REDUCE_SCATTER, Op.ALL_GATHER
+SCATTER, GATHER = Collective.REDUCE_SCATTER, Collective.ALL_GATHER
 
 
 def half_s(nbytes: float) -> float:
@@ -62,7 +62,7 @@ def test_a_gather_waits_for_its_scatter_only() -> None:
     core = Core(Plan(job, Tiling.of(job.gradients, blocks, gathers=[-1, -1, 0])))
     first, *rest = core.ready(0)
     assert (first.index, rest) == (0, [])
-    assert core.state(2) is State.WAITING
+    assert core.state(2) is BlockState.WAITING
     assert [block.index for block in core.sent(first)] == [2]
     core.done(first)
     assert [block.index for block in core.ready(1)] == [1]

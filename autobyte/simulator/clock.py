@@ -8,15 +8,15 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 
-class Environment:
+class VirtualClock:
     """A clock and the events ahead of it, in the order (time, urgency, first come).
 
-    >>> environment = Environment()
-    >>> environment.after(1.5, lambda: print("at", environment.now))
-    >>> environment.run()
+    >>> clock = VirtualClock()
+    >>> clock.after(1.5, lambda: print("at", clock.now))
+    >>> clock.run()
     at 1.5
 
-    An environment is a `Clock`: calling it gives the time.
+    It is a `TimeSource`: calling it gives the time.
 
     Reference: SimPy's event loop.
     """
