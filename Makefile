@@ -1,8 +1,9 @@
 # make demo   set up and run the main job: profile a real model, compare tuners on it
+# make quick  the tests of the core: what decides, and what it is simulated with; under a minute
 # make test   the tests; those that need an idle machine, and those of the paper's scripts, are in make bench
 # make check  format, lint, types, floors
 # make bench  the benchmarks, with their ratios, and the tests of the paper's scripts
-# make setup  .venv with the pinned versions
+# make setup  .venv with the pinned versions of what training, the command and the demo need
 # make gap    usbyte against exhaustive search and against the others, on as many random jobs as its claims name
 # make paper  the figures and tables of the papers that are simulated, their numbers, and the claims: 9 minutes
 # make claims paper/README.md alone, from the numbers that are there
@@ -31,9 +32,13 @@ ALONE := tests/torch $(filter-out %_validation.py,$(wildcard tests/testbed/test_
 ALONE += $(addprefix tests/test_,consultation.py demo.py examples.py)
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
+# No process, no socket, no clock
+CORE := $(filter-out %_engines.py,$(wildcard tests/scheduler/test_*.py)) tests/simulator
+CORE += $(addprefix tests/test_,best.py bound.py config.py job.py registry.py retuning.py scenario.py trace.py tuning.py units.py)
+
 MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 
-.PHONY: setup demo test check format bench gap judge weights grid paper claims paper-testbed record shaped clean
+.PHONY: setup demo quick test check format bench gap judge weights grid paper claims paper-testbed record shaped clean
 
 setup: .venv/setup
 
@@ -41,11 +46,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/setup: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e .
+	$(PIP) -e '.[examples,plot,tune]'
 	touch $@
 
 .venv/test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[test,testbed]'
+	$(PIP) -e '.[test]'
 	touch .venv/setup $@
 
 demo: .venv/setup $(DEMO)/small_vgg.json
@@ -54,6 +59,9 @@ demo: .venv/setup $(DEMO)/small_vgg.json
 $(DEMO)/small_vgg.json: | .venv/setup
 	mkdir -p $(DEMO)
 	$(BIN)/autobyte profile examples/small_vgg.py:make_model --input 16,3,64,64 --name small_vgg --out $@
+
+quick: .venv/test
+	$(SAME) $(BIN)/python -m pytest $(CORE) -n 2 --dist worksteal
 
 test: .venv/test
 	$(SAME) $(BIN)/python -m pytest $(addprefix --ignore ,$(ALONE) $(ELSEWHERE)) -n 2 --dist worksteal --durations 15
@@ -82,7 +90,7 @@ judge: .venv/test
 		$(SAME) $(BIN)/python tools/judge_tuners.py $$what || exit 1; \
 	done
 
-weights: .venv/setup
+weights: .venv/test
 	$(BIN)/autobyte collect --out out/dataset
 	$(BIN)/autobyte fit out/dataset --variant improved --epochs 30 --out autobyte/nets/weights/improved.npz
 	$(BIN)/autobyte fit out/dataset --variant paper --out autobyte/nets/weights/paper.npz
@@ -116,7 +124,7 @@ paper: .venv/test
 		$(SAME) $(BIN)/python -W error $$script || exit 1; \
 	done
 
-claims: .venv/setup
+claims: .venv/test
 	$(BIN)/python -W error paper/claims.py
 
 paper-testbed: .venv/test

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from ranks import free_port
 
 import autobyte
@@ -179,3 +180,13 @@ def test_users_scripts_are_checked_against_the_types(bare: Bare) -> None:
     assert 'Revealed type is "autobyte.torch.optimizer.DistributedOptimizer"' in done.stdout
     assert 'Argument "policy" to "DistributedOptimizer" has incompatible type "int"; expected "str"' in done.stdout
     assert done.stdout.count("error:") == 1, done.stdout
+
+
+def test_pre_commit_runs_what_make_check_runs() -> None:
+    recipe = (ROOT / "Makefile").read_text().split("\ncheck: .venv/test\n")[1].split("\n\n")[0]
+    checks = re.findall(r"^\t\$\(BIN\)/(.+?)(?: \.)?$", recipe, re.MULTILINE)
+    assert len(checks) >= 4
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    entries = [hook["entry"].removesuffix(" --force-exclude") for repo in hooks for hook in repo["hooks"]]
+    assert [repo["repo"] for repo in hooks] == ["local"]  # nothing is downloaded
+    assert [f".venv/bin/{check}" for check in checks] == entries[: len(checks)]
