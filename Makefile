@@ -27,9 +27,9 @@ ifeq ($(shell uname -m),x86_64)
 SAME += OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
 endif
 
-# Tests that need the machine to themselves: they train, look at the clock, wait for timeouts, or shape links
-ALONE := tests/torch $(filter-out %_validation.py,$(wildcard tests/testbed/test_*.py)) tests/paper/test_benchmark_flag.py
-ALONE += $(addprefix tests/test_,consultation.py demo.py examples.py)
+# Tests that need the machine to themselves: they measure what links carry, or how long something takes
+ALONE := $(addprefix tests/testbed/test_testbed_,bench.py calibration.py grid.py links.py priority.py probe.py)
+ALONE += tests/test_demo.py
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
 # No process, no socket, no clock
@@ -63,8 +63,9 @@ $(DEMO)/small_vgg.json: | .venv/setup
 quick: .venv/test
 	$(SAME) $(BIN)/python -m pytest $(CORE) -n 2 --dist worksteal
 
+# Three at a time on two cores: tests that train wait for ranks, timeouts and sockets most of the time
 test: .venv/test
-	$(SAME) $(BIN)/python -m pytest $(addprefix --ignore ,$(ALONE) $(ELSEWHERE)) -n 2 --dist worksteal --durations 15
+	$(SAME) $(BIN)/python -m pytest $(addprefix --ignore ,$(ALONE) $(ELSEWHERE)) -n 3 --dist worksteal --durations 15
 	$(SAME) $(BIN)/python -m pytest $(ALONE) --durations 15
 
 check: .venv/test
