@@ -28,7 +28,7 @@ SAME += OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AV
 endif
 
 # Tests that need the machine to themselves: they measure what links carry, or how long something takes
-ALONE := $(addprefix tests/testbed/test_testbed_,bench.py calibration.py grid.py links.py priority.py probe.py)
+ALONE := $(addprefix tests/testbed/test_testbed_,calibration.py grid.py links.py priority.py probe.py)
 ALONE += tests/test_demo.py
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
