@@ -1,10 +1,11 @@
 # The main job
-# make setup   install the pinned versions into .venv
+# make setup   install into .venv what training, the command and the demo need, at pinned versions
 # make demo    profile a real model on this machine, and compare tuners on it
 #
 # Checks, as CI runs them
 # make check   format, lint, types, and which module may import which
 # make docs    build the documentation site into out/site; warnings are errors
+# make quick   test the core: what decides, and what simulates it; under a minute
 # make test    the tests, except those that make bench runs
 # make bench   benchmarks with their ratios, and the tests of the paper's scripts; needs an idle machine
 # make format  fix what a tool can fix
@@ -27,7 +28,9 @@
 
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 BIN := .venv/bin
-# --no-compile: half of the installed files are never imported; Python compiles the others when it imports them
+# --no-compile: half of the installed files are never imported; Python compiles the others when it imports them, and keeps
+# what it compiled: else each of the tests' processes would compile all of PyTorch again
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 GPU_PYTHON ?= $(firstword $(wildcard $(BIN)/python) python3)
 DEMO := out/demo
@@ -37,17 +40,21 @@ ifeq ($(shell uname -m),x86_64)
 SAME += OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
 endif
 
-# Tests that need the machine for themselves: they train, read the clock, wait for timeouts, or shape links
-ALONE := tests/torch $(filter-out %_validation.py,$(wildcard tests/testbed/test_*.py)) tests/paper/test_benchmark_flag.py
-ALONE += $(addprefix tests/test_,consultation.py demo.py examples.py)
+# Tests that need the machine to themselves: they measure what links carry, or how long something takes
+ALONE := $(addprefix tests/testbed/test_testbed_,calibration.py grid.py links.py priority.py probe.py)
+ALONE += tests/test_demo.py
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
+
+# No process, no socket, no clock
+CORE := $(filter-out %_engines.py,$(wildcard tests/scheduler/test_*.py)) tests/scheduler/policies tests/simulator
+CORE += $(addprefix tests/test_,best.py bound.py config.py job.py registry.py retuning.py scenario.py trace.py tuning.py units.py)
 
 MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo test check docs format bench gap judge weights grid paper claims paper-testbed record shaped gpu clean
+.PHONY: setup demo quick test check docs format bench gap judge weights grid paper claims paper-testbed record shaped gpu clean
 
 setup: .venv/setup
 
@@ -55,11 +62,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/setup: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e .
+	$(PIP) -e '.[examples,plot,tune]'
 	touch $@
 
 .venv/test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[test,testbed]'
+	$(PIP) -e '.[test]'
 	touch .venv/setup $@
 
 demo: .venv/setup $(DEMO)/small_vgg.json
@@ -69,8 +76,12 @@ $(DEMO)/small_vgg.json: | .venv/setup
 	mkdir -p $(DEMO)
 	$(BIN)/autobyte profile examples/small_vgg.py:make_model --input 16,3,64,64 --name small_vgg --out $@
 
+quick: .venv/test
+	$(SAME) $(BIN)/python -m pytest $(CORE) -n 2 --dist worksteal
+
+# Three at a time on two cores: tests that train wait for ranks, timeouts and sockets most of the time
 test: .venv/test
-	$(SAME) $(BIN)/python -m pytest $(addprefix --ignore ,$(ALONE) $(ELSEWHERE)) -n 2 --dist worksteal --durations 15
+	$(SAME) $(BIN)/python -m pytest $(addprefix --ignore ,$(ALONE) $(ELSEWHERE)) -n 3 --dist worksteal --durations 15
 	$(SAME) $(BIN)/python -m pytest $(ALONE) --durations 15
 
 check: .venv/test
@@ -103,7 +114,7 @@ judge: .venv/test
 		$(SAME) $(BIN)/python tools/judge_tuners.py $$what || exit 1; \
 	done
 
-weights: .venv/setup
+weights: .venv/test
 	$(BIN)/autobyte collect --out out/dataset
 	$(BIN)/autobyte fit out/dataset --variant improved --epochs 30 --out autobyte/nets/weights/improved.npz
 	$(BIN)/autobyte fit out/dataset --variant paper --out autobyte/nets/weights/paper.npz

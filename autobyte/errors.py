@@ -10,7 +10,8 @@ The command line prints any of these as one line and ends with status 2.
 
 import difflib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 
@@ -43,8 +44,30 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def require(module: str, *, extra: str, what: str) -> ModuleType:
-    """Import an optional package, or say which `pip install` brings it."""
-    try:
+    """Import an optional package.
+
+    Raises:
+        MissingExtra: it is not installed; the message is the `pip install` that brings it.
+    """
+    with needs(extra, what=what):
         return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtra(f"{what} needs {module}: pip install 'autobyte[{extra}]'") from error
+
+
+@contextmanager
+def needs(extra: str, *, what: str) -> Iterator[None]:
+    """Import optional packages inside this block.
+
+    >>> with needs("tune", what="the Bayesian search"):
+    ...     import skopt
+
+    Args:
+        extra: the extra of AutoByte that brings them.
+        what: cannot be done without them.
+
+    Raises:
+        MissingExtra: one is not installed; the message is the `pip install` that brings it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"{what} needs {error.name}: pip install 'autobyte[{extra}]'") from error

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from autobyte.errors import InputError, unknown
+from autobyte.errors import InputError, MissingExtra, unknown
 
 T = TypeVar("T")
 
@@ -57,6 +57,8 @@ class Registry(Generic[T]):
         module, _, attribute = places[name].partition(":")
         try:
             self._classes[name] = getattr(importlib.import_module(module), attribute)
+        except MissingExtra:
+            raise
         except (ImportError, AttributeError) as error:
             raise InputError(f"{self._kind} '{name}' cannot be loaded from {places[name]}: {error}") from error
         return self._classes[name]

@@ -1,70 +1,117 @@
-"""The package as others get it: a wheel, the public names."""
+"""The package as others get it: the bare wheel in a clean environment, the public names, the types."""
 
-import ast
+import json
 import os
+import re
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import venv
-from fnmatch import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
+from ranks import free_port
 
 import autobyte
+from autobyte.cli import app
+from autobyte.tuners import TUNERS
 
 ROOT = Path(__file__).parent.parent
+BARE = Path(__file__).parent / "bare"
+ALEXNET = ("compare", "--model", "alexnet", "--seeds", "1", "--budget", "2")
+MEASURED = ("--calibration", "paper/data/testbed_calibration.json", "--grid", "paper/data/testbed_grid.csv")
 
-#: Files of `autobyte/` without a test file of their name, by the file in `tests/` that covers them. The tests of
-#: `autobyte/a/b.py` are in `tests/a/test_b.py`; `a/*` is all of a folder that has no file there.
-COVERED_BY = {
-    "cli/test_cli.py": "cli/compare.py cli/console.py cli/convert.py cli/models.py cli/options.py cli/plugins.py "
-    "cli/profile.py cli/report.py cli/simulate.py",
-    "cli/test_collect.py": "cli/fit.py nets/checkpoint.py nets/stored.py",
-    "comparison/test_oracle.py": "comparison/contest.py comparison/verdict.py",
-    "comparison/test_overview.py": "comparison/panels/cost.py",
-    "comparison/test_page.py": "comparison/outcome.py comparison/panels/timeline.py comparison/repeat.py "
-    "comparison/table.py",
-    "comparison/test_plot.py": "comparison/panels/labels.py comparison/panels/landscape.py comparison/panels/look.py "
-    "comparison/panels/regret.py comparison/title.py",
-    "comparison/test_policies.py": "cli/policies.py simulator/choose.py",
-    "features/test_features.py": "features/*",
-    "models/test_models.py": "models/network.py models/ops.py models/profile.py models/roofline.py "
-    "models/transformers.py models/vision.py",
-    "nets/test_dataset.py": "nets/collection.py simulator/observe.py",
-    "nets/test_metanet.py": "nets/backend.py nets/forward.py nets/lstm.py",
-    "scheduler/policies/test_usbyte.py": "scheduler/optimum.py scheduler/policies/unequal.py "
-    "scheduler/policies/unequal_fused.py",
-    "scheduler/test_block.py": "scheduler/plan.py",
-    "scheduler/test_engines.py": "scheduler/engines/allreduce.py scheduler/engines/base.py "
-    "scheduler/engines/buffers.py scheduler/engines/frames.py scheduler/engines/halves.py "
-    "scheduler/engines/leader.py testing/engine.py testing/fakes.py testing/memory.py",
-    "scheduler/test_policies.py": "scheduler/policies/base.py scheduler/policies/bytescheduler.py "
-    "scheduler/policies/ddp.py scheduler/policies/fifo.py scheduler/policies/p3.py scheduler/policies/tictac.py "
-    "scheduler/policies/wfbp.py",
-    "scheduler/test_policies_merging.py": "scheduler/policies/horovod.py scheduler/policies/megatron.py "
-    "scheduler/policies/mgwfbp.py scheduler/policies/published.py",
-    "simulator/test_calibrate.py": "cli/calibrate.py",
-    "simulator/test_diagnose.py": "cli/doctor.py",
-    "simulator/test_kernel.py": "simulator/loop.py simulator/simulation.py",
-    "simulator/test_landscape.py": "comparison/worlds.py",
-    "simulator/test_simulate.py": "simulator/costs.py simulator/effects.py simulator/network.py simulator/worker.py",
-    "simulator/test_world.py": "simulator/environment.py",
-    "testbed/test_hosts.py": "testbed/namespaces.py",
-    "testbed/test_testbed_bench.py": "bench/bench.py bench/cell.py bench/plot.py bench/policies.py cli/bench.py",
-    "testbed/test_testbed_calibration.py": "bench/calibration.py",
-    "testbed/test_testbed_cli.py": "cli/testbed.py",
-    "testbed/test_testbed_grid.py": "bench/grid.py cli/record.py",
-    "testbed/test_testbed_links.py": "testbed/changes.py testbed/flows.py testbed/load.py testbed/validity.py",
-    "testbed/test_testbed_priority.py": "bench/priority.py",
-    "testbed/test_testbed_validation.py": "bench/validation.py cli/validate.py",
-    "torch/test_optimizer.py": "torch/on.py",
-    "tuners/test_contract.py": "testing/tuner.py tuners/base.py tuners/fixed.py tuners/grid.py tuners/random.py",
-    "tuners/test_metanet.py": "tuners/metanet_network.py tuners/metanet_predictor.py",
-    "tuners/test_searching.py": "tuners/bayesian.py tuners/descent.py tuners/optuna.py",
-    "tuners/test_twin.py": "prediction.py tuners/twin_calibration.py tuners/twin_torn.py tuners/twin_windows.py",
+# What a command needs beside the bare wheel; None: nothing
+COMMANDS: dict[tuple[str, ...], str | None] = {
+    ("models",): None,
+    ("simulate", "--model", "alexnet"): None,
+    (*ALEXNET, "--tuners", "default,p3,grid,random,descent,twin,metanet,metanet-published"): None,
+    (*ALEXNET, "--policies", "wfbp,usbyte"): None,
+    ("doctor", "--model", "tests/data/small_vgg.json", "--json"): None,
+    ("profile", "examples/small_vgg.py:make_model", "--input", "2,3,64,64", "--out", "{here}/profile.json"): None,
+    ("probe", "--help"): None,
+    ("collect", "--help"): None,
+    ("import", "pipedream", "--help"): None,
+    ("validate", *MEASURED): None,
+    (*ALEXNET, "--tuners", "bayesian"): "tune",
+    (*ALEXNET, "--tuners", "bayesian-published"): "tune",
+    (*ALEXNET, "--tuners", "optuna"): "tune",
+    (*ALEXNET, "--tuners", "optuna-gp"): "tune",
+    (*ALEXNET, "--tuners", "optuna-cmaes"): "tune",
+    (*ALEXNET, "--tuners", "optuna-random"): "tune",
+    (*ALEXNET, "--out", "{here}/compared"): "plot",
+    ("report", "{here}/compared"): "plot",
+    ("validate", *MEASURED, "--plot", "{here}/validation.png"): "plot",
+    ("bench", "--model", "alexnet", "--out", "{here}/benched"): "plot",
+    ("bench", "--model", "alexnet", "--size-scale", "0.1"): "testbed",
+    ("testbed", "check"): "testbed",
+    ("calibrate", "--out", "{here}/calibration.json"): "testbed",
+    ("record", "{here}/grid.csv"): "testbed",
+    ("collect", "--out", "{here}/dataset", "--dask", "nowhere"): "dask",
+    ("fit", "{here}/dataset"): "metanet",
 }
+
+SCRIPT = """
+import torch
+import autobyte.torch as ab
+
+model = torch.nn.Linear(2, 2)
+optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, config=ab.Config(4096, 16384))
+reveal_type(optimizer)
+ab.DistributedOptimizer(optimizer, model, policy=3)
+"""
+
+
+IMPORTS = """
+import json, time
+
+spent = {}
+for module in ("torch", "autobyte.torch"):
+    began = time.perf_counter()
+    __import__(module)
+    spent[module] = time.perf_counter() - began
+print(json.dumps(spent))
+"""
+
+
+@dataclass(frozen=True)
+class Bare:
+    """An environment with the wheel and what the wheel requires, nothing else."""
+
+    wheel: Path
+    python: Path
+    folder: Path
+
+    def run(self, *words: str | Path, cwd: Path | None = None) -> str:
+        """What a Python command writes to stdout."""
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        done = subprocess.run(
+            [self.python, *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=cwd or self.folder,
+            env=environment | {"OMP_NUM_THREADS": "1"},
+            timeout=200,
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True)
+    (wheel,) = folder.glob("autobyte-*.whl")
+    venv.create(folder / "clean", with_pip=False)
+    python = folder / "clean" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
+    pip += ["--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
+    subprocess.run([*pip, wheel], check=True)
+    yield Bare(wheel, python, folder)
 
 
 def test_every_public_name_is_there() -> None:
@@ -85,49 +132,73 @@ def test_the_version_stands_in_one_place() -> None:
     assert done.stdout == f"autobyte {autobyte.__version__}\n"
 
 
-def test_a_files_tests_are_found_by_its_name() -> None:
-    files = [file.relative_to(ROOT / "autobyte") for file in (ROOT / "autobyte").rglob("*.py")]
-    names = {file for file in files if file.name not in ("__init__.py", "__main__.py")}
-    nameless = {str(file) for file in names if not (ROOT / "tests" / file.parent / f"test_{file.name}").exists()}
-    listed = {pattern: test for test, patterns in COVERED_BY.items() for pattern in patterns.split()}
-    missing = [test for test in COVERED_BY if not (ROOT / "tests" / test).exists()]
-    assert not missing, f"COVERED_BY names {missing}, which are not in tests/"
-    unlisted = sorted(name for name in nameless if not any(fnmatch(name, pattern) for pattern in listed))
-    assert not unlisted, f"write tests/…/test_….py for {unlisted}, or say in COVERED_BY which file has their tests"
-    stale = sorted(pattern for pattern in listed if not any(fnmatch(name, pattern) for name in nameless))
-    assert not stale, f"take {stale} out of COVERED_BY: they are gone, or have a test file of their name"
+def test_every_command_and_tuner_is_tried_without_extras() -> None:
+    """So that no new one is forgotten in the table above."""
+    groups = [group.name for group in app.registered_groups]
+    assert {words[0] for words in COMMANDS} == {*groups, *(command.name for command in app.registered_commands)}
+    tried = {words[words.index("--tuners") + 1] for words in COMMANDS if "--tuners" in words}
+    assert {name for names in tried for name in names.split(",")} == {
+        name for name in TUNERS.names() if TUNERS[name].__module__.startswith("autobyte.")
+    }
 
 
-def test_in_training_a_class_has_a_name_of_its_own() -> None:
-    places: dict[str, list[str]] = {}
-    for file in sorted((ROOT / "autobyte" / "torch").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
-    assert not {name: files for name, files in places.items() if len(files) > 1}
+def test_the_bare_wheel_trains_two_ranks_as_ddp_does(bare: Bare) -> None:
+    words = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()))
+    said = bare.run(*words, BARE / "training.py").splitlines()
+    ways = re.findall(r'^    "([^"]+)": {', (BARE / "training.py").read_text(), re.MULTILINE)
+    assert [line for line in said if line.endswith(": as DDP")] == [f"{way}: as DDP" for way in ways]
+    refusals = sorted(line for line in said if "pip install" in line)
+    assert refusals == [
+        f"rank {rank}: {what} needs {module}: pip install 'autobyte[tune]'"
+        for rank in range(2)
+        for what, module in (("a search by Optuna", "optuna"), ("the Bayesian search", "skopt"))
+    ]
 
 
-def test_a_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
-    """In an environment that has the dependencies, and AutoByte from the wheel alone."""
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
-    subprocess.run(build, check=True)
-    (wheel,) = tmp_path.glob("autobyte-*.whl")
-    home = tmp_path / "clean"
-    venv.create(home, with_pip=False)
-    (packages,) = home.glob("lib/python*/site-packages")
-    here = sysconfig.get_paths()["purelib"]
-    (packages / "dependencies.pth").write_text(
-        f"{here}\n"
-    )  # found after the environment's own; brings no .pth of ours
-    install = [sys.executable, "-m", "pip", "--python", str(home), "install", "--quiet", "--no-deps", str(wheel)]
-    subprocess.run(install, check=True)
-    where = [home / "bin" / "python", "-c", "import autobyte; print(autobyte.__file__)"]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    shown = subprocess.run(where, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert Path(shown.stdout.strip()).is_relative_to(home)
-    for words in (["models"], ["simulate", "--model", "vgg16"], ["compare", "--model", "alexnet", "--seeds", "1"]):
-        extra = ["--out", "out", "--budget", "2"] if words[0] == "compare" else []
-        done = subprocess.run([home / "bin" / "autobyte", *words, *extra], cwd=tmp_path, env=environment, check=False)
-        assert done.returncode == 0
-    subprocess.run([home / "bin" / "autobyte", "report", "out"], cwd=tmp_path, env=environment, check=True)
-    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+def test_commands_name_the_extra_that_they_need(bare: Bare) -> None:
+    """A traceback ends `commands.py`, and so this test."""
+    words = [[word.format(here=bare.folder) for word in command] for command in COMMANDS]
+    (bare.folder / "commands.json").write_text(json.dumps(words))
+    bare.run(BARE / "commands.py", bare.folder / "commands.json", bare.folder / "ended.json", cwd=ROOT)
+    for command, ended in zip(words, json.loads((bare.folder / "ended.json").read_text()), strict=True):
+        extra = COMMANDS[tuple(word.replace(str(bare.folder), "{here}") for word in command)]
+        if extra is None:
+            assert ended["status"] in ((0, 3) if command[0] == "doctor" else (0,)), (command, ended)
+            assert ended["out"], command
+        else:
+            assert ended["status"] == 2, (command, ended)
+            assert re.fullmatch(rf"autobyte: .* needs \w+: pip install 'autobyte\[{extra}\]'\n", ended["err"]), ended
+
+
+def test_the_wheel_is_light_beside_torch(bare: Bare) -> None:
+    """Beside torch, which everybody who trains has already, so that a package more is a decision."""
+    weight = json.loads(bare.run(BARE / "weight.py"))
+    import_s = json.loads(bare.run("-c", IMPORTS))
+    wheel_mb = bare.wheel.stat().st_size / 1e6
+    beside = ", ".join(f"{name} {mb:.0f} MB" for name, mb in weight["beside_torch_mb"].items())
+    print(f"\nthe wheel: {wheel_mb:.2f} MB; beside torch's {weight['torch_mb']:.0f} MB: {beside}")
+    print(f"import torch: {import_s['torch']:.2f} s; then import autobyte.torch: {import_s['autobyte.torch']:.2f} s")
+    assert wheel_mb < 1.5
+    assert len(weight["beside_torch_mb"]) <= 17
+    assert sum(weight["beside_torch_mb"].values()) < 420
+
+
+def test_users_scripts_are_checked_against_the_types(bare: Bare) -> None:
+    """mypy finds py.typed in the environment; torch itself, which takes a minute, it leaves out."""
+    (bare.folder / "script.py").write_text(SCRIPT)
+    (bare.folder / "mypy.ini").write_text("[mypy]\n[mypy-torch.*,numpy.*]\nfollow_imports = skip\n")
+    words = ["-m", "mypy", "--config-file", "mypy.ini", "--python-executable", bare.python, "script.py"]
+    done = subprocess.run([sys.executable, *words], check=False, capture_output=True, text=True, cwd=bare.folder)
+    assert 'Revealed type is "autobyte.torch.optimizer.DistributedOptimizer"' in done.stdout
+    assert 'Argument "policy" to "DistributedOptimizer" has incompatible type "int"; expected "str"' in done.stdout
+    assert done.stdout.count("error:") == 1, done.stdout
+
+
+def test_pre_commit_runs_what_make_check_runs() -> None:
+    recipe = (ROOT / "Makefile").read_text().split("\ncheck: .venv/test\n")[1].split("\n\n")[0]
+    checks = re.findall(r"^\t\$\(BIN\)/(.+?)(?: \.)?$", recipe, re.MULTILINE)
+    assert len(checks) >= 4
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    entries = [hook["entry"].removesuffix(" --force-exclude") for repo in hooks for hook in repo["hooks"]]
+    assert [repo["repo"] for repo in hooks] == ["local"]  # nothing is downloaded
+    assert [f".venv/bin/{check}" for check in checks] == entries[: len(checks)]

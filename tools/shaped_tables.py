@@ -10,7 +10,7 @@ from typing import Any
 
 from judge_tables import fill, markdown
 
-from autobyte.bench.plot import label
+from autobyte.bench.bench import label
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "docs" / "data"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from autobyte.bound import bound_s, gap_closed
+from autobyte.config import Config
 from autobyte.job import Cluster, Job, Model
 from autobyte.models import find
 from autobyte.scheduler.policies.ddp import DEFAULT_MIB
@@ -236,3 +237,8 @@ def to_json(cell: Cell, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         warnings.append(f"{unsound} of {2 * cell.hosts} links did not hold {format_rate(cell.rate)} before it began")
     warning = f"{'; '.join(warnings)}: measure again" if warnings else ""
     return {"cell": asdict(cell), "emulated": cell.describe(), "warning": warning, "rows": judged}
+
+
+def label(config: dict[str, Any]) -> str:
+    """A row's config in a few characters."""
+    return f"{config['bucket_mib']} MiB" if "bucket_mib" in config else Config.from_json(config).label

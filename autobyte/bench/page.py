@@ -5,7 +5,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from autobyte.bench.plot import NAMES, draw_rows, height, in_order, label
+from autobyte.bench.bench import label
+from autobyte.bench.plot import NAMES, draw_rows, height, in_order
 from autobyte.comparison.page import NAME, save_page, shell
 from autobyte.comparison.panels.look import svg
 from autobyte.errors import FileError

@@ -1,17 +1,19 @@
-"""A bench as a picture: a bar per scheduler, the bound beside it."""
+"""A bench as a picture, a bar per scheduler with the bound beside it; and simulated over measured step times."""
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from autobyte.comparison.panels.look import drawable, encoded, new_figure, styled
-from autobyte.config import Config
 from autobyte.errors import FileError
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 NAMES = {"allreduce": "all-reduce", "ps": "PS"}
+ENGINE_COLOURS = {"allreduce": "#0072b2", "ps": "#d55e00"}
 COLOURS = {"ddp-default": "#999999", "ddp-best": "#999999", "fifo": "#cccccc"}  # what is not ours to choose
 OURS = "#0072b2"
 
@@ -28,10 +30,29 @@ def draw_bench(outcome: dict[str, Any], path: Path) -> None:
     """
     with styled():
         data = encoded(_picture(outcome), "png", dpi=300, metadata={"Software": None})
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    _write(data, path)
+
+
+def draw_validation(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw simulated over measured step times as a PNG, one column wide.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    with styled():
+        figure, (axes,) = new_figure(2.6, top=0.1)
+        for engine, colour in ENGINE_COLOURS.items():
+            points = [(r["measured_s"] * 1e3, r["simulated_s"] * 1e3) for r in rows if r["architecture"] == engine]
+            if points:
+                axes.plot(*zip(*points, strict=True), "o", ms=2.5, color=colour, label=NAMES[engine], alpha=0.7)
+        low, high = axes.get_xlim()
+        axes.axline((low, low), slope=1, color="black", lw=0.7)
+        axes.fill_between([low, high], [0.8 * low, 0.8 * high], [1.2 * low, 1.2 * high], color="#dddddd", zorder=0)
+        axes.set_xlabel("measured step (ms), emulated models on the testbed")
+        axes.set_ylabel("simulated step (ms); grey: ± 20 %")
+        axes.legend(fontsize=6)
+        data = encoded(figure, "png", dpi=300, metadata={"Software": None})
+    _write(data, path)
 
 
 def in_order(outcome: dict[str, Any]) -> list[dict[str, Any]]:
@@ -39,17 +60,12 @@ def in_order(outcome: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(outcome["rows"], key=lambda row: (row["wire_dtype"] or "", -row["step_s"]))
 
 
-def label(config: dict[str, Any]) -> str:
-    """A row's config in a few characters."""
-    return f"{config['bucket_mib']} MiB" if "bucket_mib" in config else Config.from_json(config).label
-
-
 def height(outcome: dict[str, Any]) -> float:
     """Of its axes (inches)."""
     return 0.17 * len(outcome["rows"]) + 0.2
 
 
-def draw_rows(axes: Axes, outcome: dict[str, Any]) -> None:
+def draw_rows(axes: "Axes", outcome: dict[str, Any]) -> None:
     """Draw a bar per row, and the bound beside it; names stand on the left."""
     rows = in_order(outcome)
     box = axes.get_position()
@@ -72,7 +88,7 @@ def draw_rows(axes: Axes, outcome: dict[str, Any]) -> None:
     axes.set_xlabel("step (ms)")
 
 
-def _picture(outcome: dict[str, Any]) -> Figure:
+def _picture(outcome: dict[str, Any]) -> "Figure":
     summary = (
         f"{outcome['emulated']}. Red: the bound; beside the bars: speed over DDP at its best, same dtype on the wire."
     )
@@ -81,3 +97,10 @@ def _picture(outcome: dict[str, Any]) -> Figure:
     figure.text(0.03, 1 - 0.06 / figure.get_figheight(), "\n".join(heading), va="top", fontsize=6.5)
     draw_rows(axes, outcome)
     return figure
+
+
+def _write(data: bytes, path: Path) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from None

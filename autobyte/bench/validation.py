@@ -7,12 +7,8 @@ from typing import Any
 import numpy as np
 
 from autobyte.bench.grid import GridRow, medians
-from autobyte.comparison.panels.look import encoded, new_figure, styled
-from autobyte.errors import FileError, InputError
+from autobyte.errors import InputError
 from autobyte.simulator.calibrate import EngineCalibration
-
-NAMES = {"allreduce": "all-reduce", "ps": "PS"}
-COLOURS = {"allreduce": "#0072b2", "ps": "#d55e00"}
 
 
 def compare(
@@ -72,28 +68,3 @@ def by_cell(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, float, str], list
     for row in rows:
         grouped.setdefault((row["model"], row["rate_bytes_per_s"], row["architecture"]), []).append(row)
     return grouped
-
-
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw simulated over measured step times as a PNG, one column wide.
-
-    Raises:
-        FileError: it cannot be written.
-    """
-    with styled():
-        figure, (axes,) = new_figure(2.6, top=0.1)
-        for engine, colour in COLOURS.items():
-            points = [(r["measured_s"] * 1e3, r["simulated_s"] * 1e3) for r in rows if r["architecture"] == engine]
-            if points:
-                axes.plot(*zip(*points, strict=True), "o", ms=2.5, color=colour, label=NAMES[engine], alpha=0.7)
-        low, high = axes.get_xlim()
-        axes.axline((low, low), slope=1, color="black", lw=0.7)
-        axes.fill_between([low, high], [0.8 * low, 0.8 * high], [1.2 * low, 1.2 * high], color="#dddddd", zorder=0)
-        axes.set_xlabel("measured step (ms), emulated models on the testbed")
-        axes.set_ylabel("simulated step (ms); grey: ± 20 %")
-        axes.legend(fontsize=6)
-        data = encoded(figure, "png", dpi=300, metadata={"Software": None})
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None

@@ -85,7 +85,7 @@ def bench(
     from autobyte.bench.bench import Cell
     from autobyte.cli.console import print_json
     from autobyte.comparison.policies import Entrant
-    from autobyte.errors import InputError
+    from autobyte.errors import InputError, require
     from autobyte.tuners.base import TUNERS
     from autobyte.units import parse_rate, parse_seconds
 
@@ -103,6 +103,8 @@ def bench(
     names = [part.strip() for part in policies.split(",") if part.strip()]
     for name in names:
         Entrant(name)  # known?
+    if out is not None:
+        require("matplotlib", extra="plot", what="the picture that --out writes")
     known = _calibrated(calibration, hosts=hosts, rate=rates[0] / dilate) if names else None
     outcomes = []
     for name in model.split(","):
@@ -167,7 +169,6 @@ def _cell(
     from contextlib import nullcontext
 
     from autobyte.bench.bench import repeated, to_json
-    from autobyte.bench.plot import draw_bench
     from autobyte.bench.policies import compared
     from autobyte.bench.priority import undisturbed
     from autobyte.cli.console import progress
@@ -199,13 +200,15 @@ def _cell(
             )
     outcome = to_json(cell, rows) | {"settings": settings, "real_time": real_time}
     if path is not None:
+        from autobyte.bench.plot import draw_bench
+
         write_json(path, outcome)
         draw_bench(outcome, path.with_suffix(".png"))
     return outcome
 
 
 def _show(outcome: dict[str, Any]) -> None:
-    from autobyte.bench.plot import label
+    from autobyte.bench.bench import label
     from autobyte.cli.console import percent, print_line, print_table
 
     print_line(outcome["emulated"])

@@ -107,7 +107,7 @@ def compare(
     from autobyte.cli.plugins import load_plugins
     from autobyte.cli.policies import compare as compare_policies
     from autobyte.comparison.contest import Contest
-    from autobyte.errors import InputError
+    from autobyte.errors import InputError, require
     from autobyte.simulator.effects import Effects
 
     load_plugins(plugin or [])
@@ -149,6 +149,8 @@ def compare(
         before=before,
         storage=storage,
     )
+    if out:
+        require("matplotlib", extra="plot", what="the picture that --out writes")
     with TemporaryDirectory() as nowhere:
         folder = open_folder(out) if out else Path(nowhere)
         outcome = run(contest, folder, draw=out is not None)

@@ -39,6 +39,7 @@ def fit(
 
     from autobyte.cli.console import percent, print_json, print_line, print_note, print_table, progress
     from autobyte.nets import stored
+    from autobyte.nets.backend import keras
     from autobyte.nets.collection import Folder
     from autobyte.nets.metanet import VARIANTS
     from autobyte.nets.training import errors, predicted_s, replay_of, scores
@@ -51,6 +52,7 @@ def fit(
         raise unknown("variant", variant, VARIANTS)
     if epochs < 1:
         raise InputError(f"epochs must be at least 1, got {epochs}")
+    keras()  # before all parts are read: it needs an extra
     folder, began = Folder(dataset), time.perf_counter()
     groups = folder.load("train", "measured")
     path = out or dataset / f"{variant}.npz"

@@ -38,11 +38,14 @@ def validate(
 
     from autobyte.bench.calibration import calibrate
     from autobyte.bench.grid import COMPUTE_S, WIRE, cells, read, record, sample
-    from autobyte.bench.validation import by_cell, compare, draw, summary
+    from autobyte.bench.validation import by_cell, compare, summary
     from autobyte.cli.console import print_json, print_line, print_table, progress
+    from autobyte.errors import require
     from autobyte.simulator.calibrate import EngineCalibration
     from autobyte.units import parse_rate
 
+    if plot is not None:
+        require("matplotlib", extra="plot", what="the picture that --plot writes")
     if calibration is None:
         with progress("calibrating") as step:
             known = calibrate(
@@ -70,7 +73,9 @@ def validate(
     rows = compare(known, measured)
     errors = summary(rows)
     if plot is not None:
-        draw(rows, plot)
+        from autobyte.bench.plot import draw_validation
+
+        draw_validation(rows, plot)
     if json:
         print_json({"what": "emulated", **errors, "rows": rows})
         return

@@ -2,14 +2,16 @@
 
 import textwrap
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from autobyte.comparison.panels.landscape import draw_landscape
 from autobyte.comparison.panels.look import Outcome, drawable, encoded, new_figure, styled
 from autobyte.comparison.panels.regret import draw_regret
 from autobyte.comparison.title import count, title
 from autobyte.errors import FileError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw_comparison(outcome: Outcome, path: Path) -> None:
@@ -30,7 +32,7 @@ def draw_comparison(outcome: Outcome, path: Path) -> None:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
 
 
-def picture(outcome: Outcome) -> Figure:
+def picture(outcome: Outcome) -> "Figure":
     """Draw both panels, to be called in `styled`."""
     heading = textwrap.wrap(drawable(title(outcome)), 58)
     figure, (above, below) = new_figure(1.6, 1.75, gap=0.77, top=0.3 + 0.13 * len(heading))

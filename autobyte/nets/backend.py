@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autobyte.errors import MissingExtra
+from autobyte.errors import MissingExtra, require
 
 BACKENDS = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
 
@@ -25,10 +25,7 @@ def keras() -> ModuleType:
     chosen = os.environ.setdefault("KERAS_BACKEND", "torch")
     if chosen in BACKENDS and find_spec(BACKENDS[chosen]) is None:
         raise MissingExtra(f"KERAS_BACKEND={chosen} needs {chosen}: pip install {chosen}, or choose another")
-    try:
-        return importlib.import_module("keras")
-    except ImportError as error:
-        raise MissingExtra("the meta-network needs Keras: pip install 'keras>=3.8'") from error
+    return require("keras", extra="metanet", what="fitting the meta-network")
 
 
 def arrays(variables: Iterable[Any]) -> list[npt.NDArray[Any]]:

@@ -5,13 +5,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import skopt
-from skopt.space import Real
-
 from autobyte.config import Config, Space
+from autobyte.errors import needs
 from autobyte.job import Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
+
+with needs("tune", what="the Bayesian search"):
+    import skopt
+    from skopt.space import Real
 
 TRIALS = 15  # ByteScheduler's search.py stops for good after so many
 

@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar
 
-import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution
-from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.samplers import BaseSampler
-from optuna.trial import Trial, TrialState, create_trial
-from sqlalchemy.exc import SQLAlchemyError
-
 from autobyte.config import Config, Space
-from autobyte.errors import InputError, require, unknown
+from autobyte.errors import InputError, needs, require, unknown
 from autobyte.job import Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW, Tuner
+
+with needs("tune", what="a search by Optuna"):
+    import optuna
+    from optuna.distributions import BaseDistribution, FloatDistribution
+    from optuna.exceptions import ExperimentalWarning, StorageInternalError
+    from optuna.samplers import BaseSampler
+    from optuna.trial import Trial, TrialState, create_trial
+    from sqlalchemy.exc import SQLAlchemyError
 
 TRIALS = 15  # as many as the Bayesian search has; then it rests
 

@@ -149,7 +149,7 @@ def test_a_missing_package_is_named_with_the_way_out(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(backend, "find_spec", find_spec)
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     monkeypatch.setitem(sys.modules, "keras", None)
-    with pytest.raises(MissingExtra, match="the meta-network needs Keras: pip install"):
+    with pytest.raises(MissingExtra, match="fitting the meta-network needs keras: pip install"):
         backend.keras()
 
 

@@ -1,6 +1,7 @@
 """`pytest --benchmark` runs the benchmarks and nothing else; without it they are left out."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,14 @@ HERE = Path(__file__).parents[1]
 FILES = (HERE / "benchmarks" / "test_reconfiguration.py", HERE / "test_units.py")
 
 
+# A worker of xdist tells what it starts that it is one, and no benchmark runs there
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+
+
 def collected(*options: str) -> str:
     command = [sys.executable, "-m", "pytest", *FILES, "--collect-only", "-p", "no:cacheprovider", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parent).stdout
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parent, env=ENVIRONMENT)
+    return done.stdout
 
 
 def test_the_flag_chooses_benchmarks() -> None:
@@ -28,7 +34,8 @@ def test_the_flag_chooses_benchmarks() -> None:
 def ran(*options: str) -> str:
     command = [sys.executable, "-m", "pytest", "--benchmark", "-p", "no:cacheprovider", *options]
     only = f"{FILES[0]}::test_one_decision_takes_less_than_a_window[random]"
-    done = subprocess.run([*command, only], capture_output=True, text=True, check=False, cwd=HERE.parent)
+    command.append(only)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parent, env=ENVIRONMENT)
     assert done.returncode == 0, done.stdout[-2000:]
     return done.stdout
 
