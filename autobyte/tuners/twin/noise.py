@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autobyte.trace import Measurement
-from autobyte.tuners.twin_windows import broken
+from autobyte.tuners.twin.windows import broken
 
 KEEP = 16  # windows that tell what is usual
 PRIOR = 4.0  # steps that what is usual counts for

@@ -19,9 +19,10 @@ from autobyte.simulator.landscape import survey
 from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
-from autobyte.tuners.twin import Twin
-from autobyte.tuners.twin_process import Process, Processes
-from autobyte.tuners.twin_windows import JobState, broken
+from autobyte.tuners.twin import Settings, Twin
+from autobyte.tuners.twin.predictor import Scope
+from autobyte.tuners.twin.process import Process, Processes
+from autobyte.tuners.twin.windows import JobState, broken
 from autobyte.tuning import WARMUP, WINDOW, tune
 
 SPACE = Space()
@@ -39,8 +40,8 @@ def make_job(
     )
 
 
-def make_twin(job: Job, *, exhaustive: bool = False) -> Twin:
-    return Twin(SPACE, model=job.model, predictor=Simulated(job), exhaustive=exhaustive)
+def make_twin(job: Job, *, scope: Scope = Scope.PROMISING) -> Twin:
+    return Twin(SPACE, model=job.model, predictor=Simulated(job), settings=Settings(scope=scope))
 
 
 class Mute(World):
@@ -98,7 +99,7 @@ def test_it_finds_what_a_block_costs(overhead: float) -> None:
     twin = make_twin(job)
     found = regrets(job, windows=6, twin=twin)
     assert found[-1] <= 0.02
-    assert math.log(twin._calibration.overhead / overhead) < 0.5 * abs(math.log(overhead))
+    assert math.log(twin.calibration.overhead / overhead) < 0.5 * abs(math.log(overhead))
 
 
 def test_it_learns_what_its_model_lacks() -> None:
@@ -202,27 +203,30 @@ def test_one_step_after_a_change_has_no_spread() -> None:
         twin.tell(shown)
         twin.ask()
     twin.tell(replace(shown, iteration=12, step_s=(*shown.step_s[:2], 3 * shown.step_s[2])))
-    assert all(np.isfinite(window.error) for window in twin._calibration.windows)
+    assert all(np.isfinite(window.error) for window in twin.calibration.windows)
     assert twin.ask() is not None
 
 
 def test_what_it_remembers_of_a_window_is_of_that_window() -> None:
     """Not of one that is forgotten, whose place in memory it took."""
     job = make_job()
-    twin = make_twin(job)
+    simulated = Simulated(job)
+    twin = Twin(SPACE, model=job.model, predictor=simulated)
     twin.tell(World(job).measure(SPACE.default, iterations=WINDOW))
-    (first,) = twin._calibration.windows
+    past = twin.calibration
+    (first,) = past.windows
     for config in [Config(1 << 20, 1 << 20), Config(1 << 26, 1 << 26), Config(1 << 18, 1 << 24)]:
         window = replace(first, config=config)
-        anew_s = Simulated(job).step_s(twin._calibration.of(window), [config], np.ones(1))[0]
-        assert twin._simulated_s(window) == pytest.approx(anew_s)
-        del window
+        expected_s = Simulated(job).step_s(past.of(window), [config], np.ones(1))[0]
+        past.windows = [window]
+        assert simulated.ran_s(past, past.now()) == pytest.approx([expected_s])
+        del window, past.windows
 
 
 def test_pruning_changes_next_to_nothing() -> None:
     job, effects = make_job("bert-base", gbit=6.0), Effects(incast=0.02, inflight_bytes=100e6)
     pruned = regrets(job, effects=effects, windows=4)
-    assert pruned[-1] <= regrets(job, effects=effects, windows=4, twin=make_twin(job, exhaustive=True))[-1] + 0.01
+    assert pruned[-1] <= regrets(job, effects=effects, windows=4, twin=make_twin(job, scope=Scope.ALL))[-1] + 0.01
 
 
 def test_it_decides_again_and_again_but_ever_more_rarely() -> None:
@@ -335,8 +339,8 @@ def test_links_that_fade_on_are_one_regime_and_no_reason_to_doubt_a_switch() -> 
     for number in range(16):
         world = World(make_job("gpt2", architecture="allreduce", gbit=10 * 0.94**number))
         twin.tell(world.measure(other if number > 11 else one, iterations=WINDOW, warmup=WARMUP))
-        assert not twin._calibration.doubtful
-    assert twin._calibration.regime == 0
+        assert not twin.calibration.doubtful
+    assert twin.calibration.regime == 0
 
 
 def test_a_trial_that_fits_nothing_is_undone_and_blamed_if_links_are_what_they_were() -> None:
@@ -348,11 +352,11 @@ def test_a_trial_that_fits_nothing_is_undone_and_blamed_if_links_are_what_they_w
         twin.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
     slow = World(make_job("gpt2", architecture="allreduce", gbit=2.0))
     twin.tell(slow.measure(trial, iterations=WINDOW, warmup=WARMUP))
-    assert twin._calibration.doubtful
+    assert twin.calibration.doubtful
     assert twin.ask() == rest
     twin.tell(world.measure(rest, iterations=WINDOW, warmup=WARMUP))
-    assert not twin._calibration.doubtful
-    assert len({window.row[0] for window in twin._calibration.windows}) == 1
+    assert not twin.calibration.doubtful
+    assert len({window.row[0] for window in twin.calibration.windows}) == 1
     assert twin.ask() != trial
 
 
@@ -367,8 +371,8 @@ def test_a_larger_window_that_is_slower_is_asked_about_before_it_is_blamed() -> 
     twin.tell(slow.measure(trial, iterations=WINDOW, warmup=WARMUP))
     assert twin.ask() == rest
     twin.tell(slow.measure(rest, iterations=WINDOW, warmup=WARMUP))
-    assert not twin._calibration.doubtful
-    before, *others = (window.row[0] for window in twin._calibration.windows[1:])
+    assert not twin.calibration.doubtful
+    before, *others = (window.row[0] for window in twin.calibration.windows[1:])
     assert others == [others[0]] * 2 != [before] * 2
     assert twin._misses.error < 0.05  # what was expected of the job that was is no miss
 
@@ -387,7 +391,7 @@ def test_the_end_of_a_torn_window_explains_its_steps() -> None:
     twin.tell(replace(torn, stats=replace(torn.stats, **off)))  # measured wrong by four per cent
     whole = World(make_job("resnet50", gbit=10.0, architecture="allreduce")).measure(config, iterations=WINDOW)
     assert whole.stats is not None
-    told = twin._calibration.windows[-1].state.up_bytes_per_s
+    told = twin.calibration.windows[-1].state.up_bytes_per_s
     np.testing.assert_allclose(told, whole.stats.up_bytes_per_s, rtol=0.1)
 
 
@@ -400,7 +404,7 @@ def test_the_step_in_which_links_change_is_of_both_states(at: int, before: float
     world, config, twin = World(job, scenario=Scenario("once", (change,))), Config(4 << 20, 4 << 20), make_twin(job)
     for _ in range(3):
         twin.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
-    window = twin._calibration.windows[-1]
+    window = twin.calibration.windows[-1]
     whole = World(make_job("resnet50", gbit=after)).measure(config, iterations=WINDOW)
     assert whole.stats is not None
     assert window.step_s == pytest.approx(whole.mean_s, rel=0.02)
@@ -424,7 +428,7 @@ def test_links_that_fade_do_not_make_blocks_free() -> None:
     twin, world = make_twin(job), World(job, scenario=Scenario("fades", fades), effects=Effects(jitter=0.02))
     for mib in (8, 4, 8, 4, 2, 4, 2, 1):
         twin.tell(world.measure(Config(mib << 20, mib << 21), iterations=WINDOW, warmup=WARMUP))
-    assert 0.6 < twin._calibration.overhead < 1.6
+    assert 0.6 < twin.calibration.overhead < 1.6
 
 
 def test_links_that_never_rest_do_not_keep_it_from_trying() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from autobyte.config import Config
 from autobyte.job import Floats
-from autobyte.tuners.choosing import Belief, choice, worth, worth_together
+from autobyte.tuners.twin.choosing import Belief, choice, worth, worth_together
 
 NORMAL = NormalDist()
 

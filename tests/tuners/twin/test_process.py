@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autobyte.job import Floats
-from autobyte.tuners.twin_process import KNEE, TREND, Process, Processes, misfit
+from autobyte.tuners.twin.process import KNEE, TREND, Process, Processes, misfit
 
 DRIFTS = Process(regime=3.0, drift=0.05, block=0.02, flight=0.2, crowding=(0.4, 0.2))
 FADES = Process(common=0.5, regime=3.0, drift=0.03, trend=1.2, block=0.15, flight=0.02)

@@ -27,15 +27,15 @@ from autobyte.simulator.landscape import survey
 from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
-from autobyte.tuners import Tuner, metanet_network
-from autobyte.tuners.metanet import Metanet, MetanetPublished
-from autobyte.tuners.twin_calibration import KEEP
+from autobyte.tuners import Tuner
+from autobyte.tuners.metanet import Metanet, MetanetPublished, network
+from autobyte.tuners.twin.calibration import KEEP
 from autobyte.tuning import WARMUP, WINDOW, make_tuner, tune
 
 SPACE = Space()
 GBIT = 1.25e8
 BOTH = (Metanet, MetanetPublished)
-DATA = Path(__file__).parents[2] / "paper" / "data"
+DATA = Path(__file__).parents[3] / "paper" / "data"
 GRID, CALIBRATION = DATA / "testbed_grid.csv", DATA / "testbed_calibration.json"
 
 
@@ -79,7 +79,7 @@ def test_a_regime_that_comes_back_is_known() -> None:
     )
     tuner = Metanet(SPACE, model=job.model)
     decisions = tune(tuner, World(job, scenario=Scenario("to and fro", changes)), SPACE, budget=20)
-    assert tuner._calibration._regimes == 2
+    assert tuner._twin.calibration._regimes == 2
     fast, slow = decisions[18].config, decisions[14].config  # three windows after each came back
     assert regret(job, fast) <= 0.08
     assert regret(make_job(gbit=3.0), slow) <= 0.08
@@ -93,7 +93,7 @@ def test_what_is_remembered_is_bounded(
 
     The published one tells 8 to 13 of 40 apart, by the last bits of its arithmetic, so links go through them twice.
     """
-    monkeypatch.setattr(metanet_network, "REGIMES", 8)
+    monkeypatch.setattr(network, "REGIMES", 8)
     job = make_job()
     rates = [gbit * GBIT for gbit in [*np.geomspace(0.01, 1000, 40), *np.geomspace(0.015, 1500, 40)]]
     changes = tuple(Change(at=20 * (k + 1), up=rate, down=rate) for k, rate in enumerate(rates))
@@ -101,9 +101,10 @@ def test_what_is_remembered_is_bounded(
     decisions = tune(tuner, World(job, scenario=Scenario("ever new", changes)), SPACE, budget=164)
     assert sum(len(decision.measurement.step_s) for decision in decisions) == 1640
     if isinstance(tuner, Metanet):
-        assert tuner._calibration._regimes > 16
-        assert len(tuner._calibration.windows) <= KEEP
-        assert {regime for regime, _ in tuner._calibration._first} <= {w.row[0] for w in tuner._calibration.windows}
+        assert tuner._twin.calibration._regimes > 16
+        assert len(tuner._twin.calibration.windows) <= KEEP
+        regimes = {window.row[0] for window in tuner._twin.calibration.windows}
+        assert {regime for regime, _ in tuner._twin.calibration._first} <= regimes
     else:
         assert tuner._net._number > 8
         assert len(tuner._net._watches) == 8
@@ -115,7 +116,7 @@ def test_links_that_change_along_with_the_config_are_two_regimes() -> None:
     to, fro = (Change(at=at, every=40, up=gbit * GBIT, down=gbit * GBIT) for at, gbit in ((19, 3), (39, 10)))
     tuner = Metanet(Space(default=start), model=job.model)
     tune(tuner, World(job, scenario=Scenario("to and fro", (to, fro))), Space(default=start), budget=12)
-    assert tuner._calibration._regimes == 2
+    assert tuner._twin.calibration._regimes == 2
 
 
 def test_where_links_fade_it_is_near_the_best_constant() -> None:
@@ -173,13 +174,13 @@ def test_the_end_of_a_window_in_which_the_job_changed_decides() -> None:
     tuner = Metanet(SPACE, model=job.model)
     for seed in range(3):
         tuner.tell(window(job, tuner.ask() or SPACE.default, seed=seed))
-    config = tuner._running or SPACE.default
+    config = tuner._twin._running or SPACE.default
     world = World(job, scenario=Scenario("slower", (Change(at=6, up=3 * GBIT, down=3 * GBIT),)))
     tuner.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
-    torn = tuner._calibration.windows[-1]
+    torn = tuner._twin.calibration.windows[-1]
     slow_s = step_s(make_job(gbit=3.0), config)
     assert torn.step_s == pytest.approx(slow_s, rel=0.1)
-    assert torn.row[0] == tuner._calibration._regimes - 1 == 1
+    assert torn.row[0] == tuner._twin.calibration._regimes - 1 == 1
 
 
 def test_of_configs_alike_it_takes_the_one_with_fewer_bytes_in_flight() -> None:
@@ -199,7 +200,7 @@ def test_it_learns_from_a_prediction_that_was_wrong_and_from_no_other(made: type
     known = net.heads
     tuner.tell(window(job))
     config = tuner.ask() or SPACE.default
-    expected_s = tuner._expects_s(config)
+    expected_s = (tuner._twin if isinstance(tuner, Metanet) else tuner)._expects_s(config)
     shown = window(job, config)
     tuner.tell(replace(shown, step_s=(1.05 * expected_s,) * WINDOW))
     tuner.work()
@@ -285,7 +286,7 @@ def test_a_window_without_statistics_is_no_lesson() -> None:
     tuner = Metanet(SPACE, model=job.model)
     tuner.tell(window(job))
     config = tuner.ask() or SPACE.default
-    took_s = (1.5 * tuner._expects_s(config),) * WINDOW
+    took_s = (1.5 * tuner._twin._expects_s(config),) * WINDOW
     tuner.tell(replace(window(job, config), step_s=took_s, stats=None))
     known = tuner._learned._net.heads
     tuner.work()

@@ -10,8 +10,8 @@ import numpy as np
 
 from autobyte.config import BYTESCHEDULER_DEFAULT, Config, Space
 from autobyte.job import Floats, Ints, Model
-from autobyte.tuners.twin_process import Process
-from autobyte.tuners.twin_windows import Load, place
+from autobyte.tuners.twin.process import Process
+from autobyte.tuners.twin.windows import Load, place
 
 BLIND = Process(common=3.0, regime=0.3, block=0.3, flight=0.3)  # of log(measured), where nothing can be predicted
 NOISE = 0.004  # of a step time at least: a predictor's own roughness

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,16 +19,21 @@ from autobyte.nets import stored
 from autobyte.nets.adaptation import Adaptation, Lesson
 from autobyte.nets.metanet import Array
 from autobyte.trace import Measurement
-from autobyte.tuners.twin_windows import JobState, Load, nominal_s
+from autobyte.tuners.twin.calibration import JobCalibration
+from autobyte.tuners.twin.windows import JobState, JobWindow, Load, nominal_s
 
 VARIATIONS = 8  # windows, the latest, that tell how much steps vary
+SAME = 0.01  # relative, of what a block costs: windows are as they were
+FEW = 3  # configs that ran, from which on more of them are no news to the network
+
+Ratios = Mapping[Config, float]  # logarithm of measured by closed form
 
 
 class Learned:
     """Predicts steps of a job with the network, as `twin.Predictor` has it, and learns from it.
 
-    Attributes:
-        off: logarithm of measured by closed form, of each config that ran in the regime that is asked about.
+    The network takes in by how much steps of configs that ran were longer than their closed form, so a state is
+    encoded with the windows of its regime.
 
     Args:
         model: what is trained.
@@ -45,8 +51,11 @@ class Learned:
         self._noted = False
         self._accumulation = 1
         self._variations: deque[float] = deque(maxlen=VARIATIONS)
-        self._latest: tuple[JobState, Mapping[Config, float], State, Vector, Array] | None = None  # encoded
-        self.off: Mapping[Config, float] = {}
+        self._latest: tuple[JobState, Ratios, State, Vector, Array] | None = None  # encoded
+        self._codes: WeakKeyDictionary[JobWindow, tuple[tuple[float, int, float], Array, Candidates]] = (
+            WeakKeyDictionary()
+        )
+        self._ratios: WeakKeyDictionary[JobWindow, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
 
     def note(self, measurement: Measurement, *, torn: bool) -> None:
         """Take in what a window says beyond links and layers; steps of a torn one vary for another cause.
@@ -76,49 +85,72 @@ class Learned:
             block_s=nominal_s(workers),
         )
 
-    def step_s(self, state: JobState, configs: Sequence[Config], stretch: Floats) -> Floats:
-        """Time of a steady step under each config (s), shape [configs].
+    def step_s(self, state: JobState, configs: Sequence[Config], stretch: Floats, past: JobCalibration) -> Floats:
+        """Return the time of a steady step under each config (s), shape [configs].
 
         Args:
             state: of workers and links.
             configs: what is to be predicted.
             stretch: how much longer bytes take than the state says, shape [configs].
+            past: what ran.
         """
-        described, _, code = self._encoded(state)
-        return self.seconds(code, candidates(described, configs, stretch=stretch))
+        described, _, code = self._encoded(state, self._ran_in(past, past.regime))
+        return self._seconds(code, candidates(described, configs, stretch=stretch))
 
-    def asked(self, state: JobState, config: Config) -> tuple[Array, Candidates]:
-        """A state as the heads take it, and a config in it."""
-        described, _, code = self._encoded(state)
-        return code, candidates(described, [config], stretch=np.ones(1))
+    def ran_s(self, past: JobCalibration, now: JobState) -> Floats:
+        """Return what it predicts of the windows that ran, each in its own state (s), shape [windows]."""
+        ran = {regime: self._ran_in(past, regime) for regime in {float(window.row[0]) for window in past.windows}}
+        codes, asked = zip(
+            *(self._asked(window, ran[float(window.row[0])], past, now) for window in past.windows), strict=True
+        )
+        table, floor_s = (np.concatenate([getattr(each, name) for each in asked]) for name in ("table", "floor_s"))
+        return self._seconds(np.stack(codes), Candidates(table, floor_s))
 
-    def floor_s(self, state: JobState, config: Config) -> float:
-        """The closed form of a step (s)."""
-        return float(candidates(self._plain(state), [config], stretch=np.ones(1)).floor_s[0])
+    def learn(self, past: JobCalibration) -> None:
+        """Learn what configs that ran in this regime take beside the closed form, however fast links were then."""
+        ran = self._ran_in(past, past.regime)
+        described, vector, _ = self._encoded(past.now(), ran)
+        stretch = np.exp(past.stretch(past.rows(list(ran))).mean)
+        asked = candidates(described, list(ran), stretch=stretch)
+        took_s = asked.floor_s * np.exp(list(ran.values()))
+        self._adaptation.learn(Lesson(vector, asked, took_s, described.samples))
 
-    def seconds(self, codes: Array, asked: Candidates) -> Floats:
+    def _seconds(self, codes: Array, asked: Candidates) -> Floats:
         """Predicted step times (s), shape [configs], in one encoded state or each in one of its own."""
         predicted_s = self._net.seconds(self._net.rate(codes, asked), asked.floor_s, 1.0)
         return np.maximum(predicted_s, 1e-12)
 
-    def learn(self, state: JobState, stretch: Floats) -> None:
-        """Learn what configs that ran take beside the closed form, which holds however fast links were then.
+    def _asked(self, window: JobWindow, ran: Ratios, past: JobCalibration, now: JobState) -> tuple[Array, Candidates]:
+        """A window's state and config as the heads take them; kept while what it was made from is about the same."""
+        key, known = (past.overhead, min(len(ran), FEW), float(window.row[0])), self._codes.get(window)
+        if known is None or known[0][1:] != key[1:] or abs(known[0][0] / key[0] - 1) > SAME:
+            state = now if window is past.windows[-1] else past.of(window)
+            described, _, code = self._encoded(state, ran)
+            known = self._codes[window] = key, code, candidates(described, [window.config], stretch=np.ones(1))
+        return known[1:]
 
-        Args:
-            state: of workers and links.
-            stretch: how much longer bytes take than the state says under each config in `off`, shape [configs].
-        """
-        described, vector, _ = self._encoded(state)
-        asked = candidates(described, list(self.off), stretch=stretch)
-        took_s = asked.floor_s * np.exp(list(self.off.values()))
-        self._adaptation.learn(Lesson(vector, asked, took_s, described.samples))
+    def _ran_in(self, past: JobCalibration, regime: float) -> Ratios:
+        """Logarithm of measured by closed form, the mean of each config that ran in a regime."""
+        ratios: dict[Config, list[float]] = {}
+        for window in past.windows:
+            if window.row[0] == regime:
+                ratios.setdefault(window.config, []).append(self._ratio(window, past))
+        return {config: math.fsum(values) / len(values) for config, values in ratios.items()}
 
-    def _encoded(self, state: JobState) -> tuple[State, Vector, Array]:
+    def _ratio(self, window: JobWindow, past: JobCalibration) -> float:
+        known = self._ratios.get(window)
+        if known is None or abs(known[0] / past.overhead - 1) > SAME:
+            plain = self._plain(past.of(window))
+            floor_s = float(candidates(plain, [window.config], stretch=np.ones(1)).floor_s[0])
+            known = self._ratios[window] = past.overhead, math.log(max(window.step_s, 1e-12) / floor_s)
+        return known[1]
+
+    def _encoded(self, state: JobState, ran: Ratios) -> tuple[State, Vector, Array]:
         """A state as features know it, as numbers, and as the heads take it; the latest is kept."""
-        if self._latest is None or self._latest[0] is not state or self._latest[1] is not self.off:
-            described = replace(self._plain(state), configs=len(self.off))
-            vector = describe(described, np.array(list(self.off.values())))
-            self._latest = state, self.off, described, vector, self._net.encode(vector)
+        if self._latest is None or self._latest[0] is not state or self._latest[1] != ran:
+            described = replace(self._plain(state), configs=len(ran))
+            vector = describe(described, np.array(list(ran.values())))
+            self._latest = state, ran, described, vector, self._net.encode(vector)
         return self._latest[2:]
 
     def _plain(self, state: JobState) -> State:

@@ -8,8 +8,8 @@ import pytest
 
 from autobyte.config import Config
 from autobyte.trace import Measurement
-from autobyte.tuners.noise import Noise
-from autobyte.tuners.twin_windows import broken
+from autobyte.tuners.twin.noise import Noise
+from autobyte.tuners.twin.windows import broken
 
 CONFIG = Config(1 << 20, 1 << 22)
 

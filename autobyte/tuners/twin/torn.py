@@ -8,7 +8,7 @@ import numpy as np
 
 from autobyte.config import Config
 from autobyte.job import Floats
-from autobyte.tuners.twin_windows import LEAST, LINK_NOISE, JobState, Window
+from autobyte.tuners.twin.windows import LEAST, LINK_NOISE, JobState, JobWindow
 
 MISSES = 0.01  # of log(simulated / measured step time), beyond noise
 MIXED = 0.5  # of a step: how uncertain it is where in it the job changed
@@ -25,8 +25,15 @@ def rest_of(step_s: Sequence[float], at: int) -> Sequence[float]:
 
 
 def end_of(
-    window: Window, rest: Sequence[float], part: float, error: float, *, before: Window, old: JobState, stretch: float
-) -> tuple[Window, float]:
+    window: JobWindow,
+    rest: Sequence[float],
+    part: float,
+    error: float,
+    *,
+    before: JobWindow,
+    old: JobState,
+    stretch: float,
+) -> tuple[JobWindow, float]:
     """A window as it would be if all of it had been like its last part; how uncertain that makes its links.
 
     Args:
@@ -43,7 +50,7 @@ def end_of(
     """
     state, load, step_s = window.state, window.load, float(np.mean(rest))
     if before.state.workers != state.workers or before.state.servers != state.servers:
-        return Window(window.config, window.row, load, state, step_s, error), 1 - part
+        return JobWindow(window.config, window.row, load, state, step_s, error), 1 - part
 
     def end(mixed: Floats, first: Floats) -> Floats:
         """Of two states' mean the second, as far as that can be."""
@@ -60,12 +67,12 @@ def end_of(
         state.servers,
         0.0,
     )
-    whole = Window(window.config, window.row, load, ended, step_s, error)
+    whole = JobWindow(window.config, window.row, load, ended, step_s, error)
     mixed = (MIXED / len(rest) + (1 - part) / part * LINK_NOISE) * abs(before.busy_s / whole.busy_s - 1)
     return whole, mixed
 
 
-def explained(window: Window, told: float, state: JobState, step_s: StepS) -> Window:
+def explained(window: JobWindow, told: float, state: JobState, step_s: StepS) -> JobWindow:
     """With the rates that its statistics and its steps make likely: the mean of two states tells little of one.
 
     Args:

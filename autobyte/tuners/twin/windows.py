@@ -8,7 +8,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from autobyte.config import Config
-from autobyte.job import Cluster, Floats
+from autobyte.job import Cluster, Floats, Model
+from autobyte.trace import Measurement
 
 LINK_NOISE = 0.01  # of a pace
 LIGHT_NOISE = 0.02  # of how much longer bytes take with little in flight
@@ -91,7 +92,7 @@ class Light:
 
 
 @dataclass(eq=False)
-class Window:
+class JobWindow:
     """A window's statistics, and the load that it ran under."""
 
     config: Config
@@ -132,7 +133,7 @@ class Window:
         return float(self.load.nbytes.max())
 
 
-def light_of(sends: Floats | None, window: Window) -> Light | None:
+def light_of(sends: Floats | None, window: JobWindow) -> Light | None:
     """What a window's sends, shape [workers, 2, 4], tell of a smaller one; None where they do not."""
     if sends is None or not np.isfinite(sends).all():
         return None
@@ -144,7 +145,7 @@ def light_of(sends: Floats | None, window: Window) -> Light | None:
     return told if every >= LEVER * light and told.stretch(window.load.block_s) < WAITS else None
 
 
-def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Floats, Floats, Floats]:
+def evidence(windows: Sequence[JobWindow], overhead: Floats | float) -> tuple[Floats, Floats, Floats]:
     """What windows tell of the pace of links: rows as `Process` has them, that of the latest last, paces, noise.
 
     A window that tells of a smaller one in flight does so in a row of its own, which shares its noise. Blocks that
@@ -174,18 +175,38 @@ def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Float
     return np.array(rows), paces, noise
 
 
-def parts_of(windows: Sequence[Window], overhead: Floats | float) -> Floats:
+def parts_of(windows: Sequence[JobWindow], overhead: Floats | float) -> Floats:
     """The part of each window's link time that bytes took, if blocks cost so much; shape [windows, ...]."""
     blocks = np.array([window.load.blocks_s / window.busy_s for window in windows])
     parts: Floats = 1.0 - np.multiply.outer(blocks, overhead)
     return np.maximum(parts, LEAST)
 
 
-def paces_of(windows: Sequence[Window], overhead: Floats | float) -> Floats:
+def paces_of(windows: Sequence[JobWindow], overhead: Floats | float) -> Floats:
     """Logarithms of the seconds per byte, if blocks cost so much; shape [windows, ...]."""
     parts = parts_of(windows, overhead)
     alone = np.log([window.busy_s / window.most_bytes for window in windows])
     return np.log(parts) + alone.reshape(-1, *[1] * (parts.ndim - 1))
+
+
+def complete(measurement: Measurement, model: Model) -> bool:
+    """Whether a window has statistics that are possible, of workers that send something.
+
+    Args:
+        measurement: the window.
+        model: what is trained.
+    """
+    stats = measurement.stats
+    if stats is None:
+        return False
+    times = np.array([stats.forward_s, stats.backward_s])
+    rates = np.array([stats.up_bytes_per_s, stats.down_bytes_per_s])
+    layers = times.shape[-1] == len(model.layers)
+    sound = (
+        times.size and times.min() >= 0 and 0 < times.sum() < math.inf and rates.min() > 0 and rates.max() < math.inf
+    )
+    sends = len(stats.forward_s) > 1 and any(tensor.numel for tensor in model.tensors)
+    return bool(layers and sound and sends)
 
 
 @lru_cache

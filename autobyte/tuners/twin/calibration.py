@@ -11,15 +11,15 @@ from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
-from autobyte.tuners.noise import Noise
-from autobyte.tuners.twin_process import Posterior, Process, Processes, misfit
-from autobyte.tuners.twin_torn import ENOUGH, StepS, end_of, explained, rest_of
-from autobyte.tuners.twin_windows import (
+from autobyte.tuners.twin.noise import Noise
+from autobyte.tuners.twin.process import Posterior, Process, Processes, misfit
+from autobyte.tuners.twin.torn import ENOUGH, StepS, end_of, explained, rest_of
+from autobyte.tuners.twin.windows import (
     BREAK,
     LEAST,
     JobState,
+    JobWindow,
     Load,
-    Window,
     apart,
     evidence,
     light_of,
@@ -54,7 +54,7 @@ SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
 JOINS = 0.5  # of log(seconds per byte), under two configs
 
 
-class Calibration:
+class JobCalibration:
     """Rates of links, costs of blocks and regimes, from windows under whatever configs.
 
     A link's time is blocks × their cost + bytes × seconds per byte. One window cannot tell the two apart: the cost is
@@ -65,7 +65,7 @@ class Calibration:
     Args:
         load: of a config, for so many workers and servers.
         step_s: time of a step under a config whose bytes take so many times as long (s), shape [stretches].
-        least: what links are less likely to be like is not asked; 0 asks all.
+        unlikely: kinds of links that are less likely than this are left out; 0 takes all.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Calibration:
         load: Callable[[Config, int, int], Load],
         step_s: StepS,
         *,
-        least: float = 0.0,
+        unlikely: float = 0.0,
     ) -> None:
         self._load = load
-        self._least = least
+        self._unlikely = unlikely
         self._step_s = step_s
-        self.windows: list[Window] = []
+        self.windows: list[JobWindow] = []
         self.overhead = 1.0
         self._kinds = USUAL
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
@@ -88,8 +88,8 @@ class Calibration:
         self._left_out = False  # the window before
         self._asked: tuple[Any, float, float] | None = None  # what `_beyond` was asked last, and what it said
         self._regimes = 1
-        self._first: dict[tuple[float, Config], Window] = {}  # window of a regime under a config
-        self._doubt: tuple[Window, float] | None = None  # the latest window, if doubtful, and the regime before it
+        self._first: dict[tuple[float, Config], JobWindow] = {}  # window of a regime under a config
+        self._doubt: tuple[JobWindow, float] | None = None  # the latest window, if doubtful, and the regime before it
 
     def note(self, measurement: Measurement, *, expected_s: float = math.nan) -> bool:
         """Take in a window that has statistics; whether something has changed but the config.
@@ -145,7 +145,7 @@ class Calibration:
         return float(self.windows[-1].row[0]) if self.windows else 0.0
 
     @property
-    def here(self) -> set[Config]:
+    def ran(self) -> set[Config]:
         """What ran in it."""
         return {window.config for window in self.windows if window.row[0] == self.regime}
 
@@ -156,7 +156,7 @@ class Calibration:
         backward_s = np.mean([window.state.backward_s for window in latest], axis=0)
         return self.of(self.windows[-1], forward_s=forward_s, backward_s=backward_s)
 
-    def of(self, window: Window, *, forward_s: Floats | None = None, backward_s: Floats | None = None) -> JobState:
+    def of(self, window: JobWindow, *, forward_s: Floats | None = None, backward_s: Floats | None = None) -> JobState:
         """What a window showed, cost of blocks apart. Blocks keep uplinks and rings busy, but no downlinks."""
         state = window.state
         busy_s = window.load.nbytes / state.up_bytes_per_s
@@ -197,12 +197,12 @@ class Calibration:
         if rest:
             likely = RESTING * (likely + 1e-12)
             likely /= likely.sum()
-        if not self._least:
+        if not self._unlikely:
             return self._kinds, likely
-        some = np.flatnonzero(likely >= min(self._least, likely.max()))
+        some = np.flatnonzero(likely >= min(self._unlikely, likely.max()))
         return self._kinds.some(some), likely[some] / likely[some].sum()
 
-    def _paces(self, rows: Floats, windows: Sequence[Window] = (), *, rest: bool = False) -> Posterior:
+    def _paces(self, rows: Floats, windows: Sequence[JobWindow] = (), *, rest: bool = False) -> Posterior:
         """Logarithm of seconds per byte at rows, told from windows, by default all."""
         links, likely = self._likely(rest=rest)
         known, values, noise = evidence(windows or self.windows, self.overhead)
@@ -225,7 +225,7 @@ class Calibration:
         self.overhead = float(np.exp(share.sum(axis=0) @ np.log(OVERHEADS)))
         self._links = share.sum(axis=1)
 
-    def _window(self, measurement: Measurement) -> Window:
+    def _window(self, measurement: Measurement) -> JobWindow:
         """As it was measured; of no regime yet."""
         stats = measurement.stats
         assert stats is not None
@@ -234,7 +234,7 @@ class Calibration:
         state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
         row = np.array([0.0, self._steps / WINDOW, *place(measurement.config, load)])
         self._steps += len(measurement.step_s)
-        window = Window(measurement.config, row, load, state, measurement.mean_s, self.noise.error(measurement))
+        window = JobWindow(measurement.config, row, load, state, measurement.mean_s, self.noise.error(measurement))
         if not row[1]:  # later, other configs tell it themselves
             window.light = light_of(stats.sends, window)
             self._kinds = OPEN if window.light else USUAL
@@ -248,18 +248,18 @@ class Calibration:
             return at if self.windows and abs(min(measurement.step_s[:at]) / expected_s - 1) < BREAK / 2 else 0
         return at if self.windows else 0
 
-    def _end_of(self, window: Window, rest: Sequence[float], part: float) -> Window:
+    def _end_of(self, window: JobWindow, rest: Sequence[float], part: float) -> JobWindow:
         """A window as it would be if all of it had been like its last part."""
         before, error = self.windows[-1], self.noise.error_of(rest, otherwise=window.error)
         beyond = self._paces(window.row[None] + [before.row[0], 0, 0, 0]).mean[0] - before.pace(self.overhead)
         old, stretch = self.of(before), math.exp(float(beyond))
         return self._explained(*end_of(window, rest, part, error, before=before, old=old, stretch=stretch))
 
-    def _explained(self, window: Window, told: float) -> Window:
+    def _explained(self, window: JobWindow, told: float) -> JobWindow:
         """With rates that its steps make likely, too."""
         return explained(window, told, self.of(window), self._step_s)
 
-    def _regime_of(self, window: Window, *, changed: bool) -> float:
+    def _regime_of(self, window: JobWindow, *, changed: bool) -> float:
         """The regime that explains a window, the current one first; a new one where none does.
 
         Args:
@@ -288,14 +288,14 @@ class Calibration:
         self._regimes += 1
         return float(self._regimes - 1)
 
-    def _blame(self, window: Window, regime: float) -> None:
+    def _blame(self, window: JobWindow, regime: float) -> None:
         """Put a window down to its config: links are what they were before it."""
         self._first.pop((float(window.row[0]), window.config), None)
         window.row[0] = regime
         self._weigh(window)
         self._first[regime, window.config] = window
 
-    def _joined(self, last: Window, window: Window) -> bool:
+    def _joined(self, last: JobWindow, window: JobWindow) -> bool:
         """Whether the window before, which surprised, was the first of this regime, and not slow by its config."""
         alike = abs(last.pace(self.overhead) - window.pace(self.overhead)) <= JOINS
         if not last.surprise or last is not self.windows[-1] or not alike:
@@ -305,7 +305,7 @@ class Calibration:
         self._first[float(last.row[0]), last.config] = last
         return True
 
-    def _weigh(self, window: Window) -> None:
+    def _weigh(self, window: JobWindow) -> None:
         """The farther a window is from what those before it say, the less it says; but not where another agrees."""
         others = [other for other in self.windows if other is not window]
         within = [other for other in others if other.row[0] == window.row[0]]
@@ -322,7 +322,7 @@ class Calibration:
             window.surprise = beyond
 
     def _beyond(
-        self, window: Window, regime: float, others: Sequence[Window], *, rest: bool = False
+        self, window: JobWindow, regime: float, others: Sequence[JobWindow], *, rest: bool = False
     ) -> tuple[float, bool]:
         """By how much a window's pace is not what others say of it in a regime; whether that is a surprise.
 
@@ -336,7 +336,7 @@ class Calibration:
         _, beyond, variance_of = self._asked
         return beyond, abs(beyond) >= SURPRISE * (math.sqrt(variance_of) + 0.03)
 
-    def _alike(self, window: Window, others: list[Window]) -> bool:
+    def _alike(self, window: JobWindow, others: list[JobWindow]) -> bool:
         """Whether workers are the same as in other windows, and links too where the config was; or they fade on."""
         if not self._workers_alike(window, others):
             return False
@@ -348,14 +348,14 @@ class Calibration:
         return fades and abs(self._beyond(window, regime, self.windows)[0]) <= SAME_LINK
 
     @staticmethod
-    def _workers_alike(window: Window, others: list[Window]) -> bool:
+    def _workers_alike(window: JobWindow, others: list[JobWindow]) -> bool:
         """Whether as many workers take about as long as in other windows."""
         if others[-1].state.workers != window.state.workers or others[-1].state.servers != window.state.servers:
             return False
         before_s = float(np.mean([other.compute_s for other in others[-3:]]))
         return abs(math.log(max(window.compute_s, 1e-12) / max(before_s, 1e-12))) <= SAME_COMPUTE
 
-    def _remember(self, window: Window) -> None:
+    def _remember(self, window: JobWindow) -> None:
         """Keep it, and of windows like it the latest: a long rest must not drive out what a search has found."""
         like = [w for w in self.windows if w.config == window.config and w.row[0] == window.row[0]]
         drop = like[: max(0, len(like) - ALIKE + 1)]
