@@ -184,12 +184,12 @@ class JobCalibration:
         Until the next, links may wander a little; by how much is no reason to stay with a config, nor to leave it.
         What surprised says little of other configs, but of its own all that is known.
         """
-        told = self._paces(rows)
-        mean = told.mean - self.windows[-1].pace(self.overhead)
+        paces = self._paces(rows)
+        mean = paces.mean - self.windows[-1].pace(self.overhead)
         for place_of, surprise in {tuple(window.row[2:]): window.surprise for window in self.windows}.items():
             if surprise > 0:
                 mean[(rows[:, 2:] == place_of).all(axis=1)] += surprise
-        return replace(told, mean=mean, variance=told.variance + (1 - math.exp(-1 / 2)) * RESTS**2)
+        return replace(paces, mean=mean, variance=paces.variance + (1 - math.exp(-1 / 2)) * RESTS**2)
 
     def _likely(self, *, rest: bool = False) -> tuple[Processes, Floats]:
         """What links may be like, and how likely that is; those that rest alone, if so wanted."""
@@ -206,8 +206,8 @@ class JobCalibration:
         """Logarithm of seconds per byte at rows, told from windows, by default all."""
         links, likely = self._likely(rest=rest)
         known, values, noise = evidence(windows or self.windows, self.overhead)
-        told = links.posterior(known, values - values[-1], noise, at=rows, likely=likely)
-        return replace(told, mean=told.mean + values[-1])
+        paces = links.posterior(known, values - values[-1], noise, at=rows, likely=likely)
+        return replace(paces, mean=paces.mean + values[-1])
 
     def _fit(self) -> None:
         """Weigh the costs that a block may have, and how much configs may matter, by how well windows then agree."""
@@ -255,9 +255,9 @@ class JobCalibration:
         old, stretch = self.of(before), math.exp(float(beyond))
         return self._explained(*end_of(window, rest, part, error, before=before, old=old, stretch=stretch))
 
-    def _explained(self, window: JobWindow, told: float) -> JobWindow:
+    def _explained(self, window: JobWindow, uncertain: float) -> JobWindow:
         """With rates that its steps make likely, too."""
-        return explained(window, told, self.of(window), self._step_s)
+        return explained(window, uncertain, self.of(window), self._step_s)
 
     def _regime_of(self, window: JobWindow, *, changed: bool) -> float:
         """The regime that explains a window, the current one first; a new one where none does.
@@ -331,8 +331,8 @@ class JobCalibration:
         key = window, regime, rest, self.overhead, tuple((other, other.row[0], other.surprise) for other in others)
         if self._asked is None or self._asked[0] != key:  # windows are asked for it twice
             row = np.array([[regime, *window.row[1:]]])
-            told = self._paces(row, others, rest=rest)
-            self._asked = key, float(window.pace(self.overhead) - told.mean[0]), float(told.variance[0])
+            paces = self._paces(row, others, rest=rest)
+            self._asked = key, float(window.pace(self.overhead) - paces.mean[0]), float(paces.variance[0])
         _, beyond, variance_of = self._asked
         return beyond, abs(beyond) >= SURPRISE * (math.sqrt(variance_of) + 0.03)
 

@@ -164,8 +164,8 @@ def measured_alone(
     values = np.log([max(seconds, 1e-12) for _, seconds, _ in windows])
     noise = np.array([max(error, NOISE) for _, _, error in windows])
     at = np.array([row(config) for config in candidates])
-    told = BLIND.posterior(known, values - values[0], noise, at=at)
-    return told.mean + values[0], np.sqrt(np.minimum(told.variance, BLIND.local**2))
+    posterior = BLIND.posterior(known, values - values[0], noise, at=at)
+    return posterior.mean + values[0], np.sqrt(np.minimum(posterior.variance, BLIND.local**2))
 
 
 def _improvement(gap: Floats, deviation: Floats) -> Floats:

@@ -150,8 +150,8 @@ class Processes:
         beyond = values - self.expected(rows)
         columns = np.ascontiguousarray(np.concatenate([beyond[..., None], across], axis=2))
         white, _ = _whitened(self.covariance(rows, rows) + noise, columns)
-        told, known = white[..., :1], white[..., 1:]
-        means = self.expected(at) + (told * known).sum(axis=1)
+        values_white, known = white[..., :1], white[..., 1:]
+        means = self.expected(at) + (values_white * known).sum(axis=1)
         mean: Floats = likely @ means
         off = means - mean
         alone = self.variances @ np.vstack([np.ones((6, len(at))), _crowd(at) ** 2])

@@ -72,12 +72,12 @@ def end_of(
     return whole, mixed
 
 
-def explained(window: JobWindow, told: float, state: JobState, step_s: StepS) -> JobWindow:
+def explained(window: JobWindow, uncertain: float, state: JobState, step_s: StepS) -> JobWindow:
     """With the rates that its statistics and its steps make likely: the mean of two states tells little of one.
 
     Args:
         window: whose rates may be those of another state in part.
-        told: standard deviation of their logarithm for that.
+        uncertain: standard deviation of their logarithm for that.
         state: what it shows, cost of blocks apart.
         step_s: predicts.
     """
@@ -91,8 +91,8 @@ def explained(window: JobWindow, told: float, state: JobState, step_s: StepS) ->
     steps = np.log(step_s(state, window.config, stretch) / window.step_s)
     busy = np.linspace(math.log(some_s[0]), math.log(some_s[-1]), 512)
     off = np.interp(busy, np.log(some_s), steps) / math.hypot(window.error, MISSES)
-    told = math.hypot(told, LINK_NOISE)
-    likely = busy[(off**2 + ((busy - math.log(window.busy_s)) / told) ** 2).argmin()]
+    uncertain = math.hypot(uncertain, LINK_NOISE)
+    likely = busy[(off**2 + ((busy - math.log(window.busy_s)) / uncertain) ** 2).argmin()]
     faster = window.busy_s / math.exp(likely)
     measured = window.state
     rates = {side: getattr(measured, side) * faster for side in ("up_bytes_per_s", "down_bytes_per_s")}

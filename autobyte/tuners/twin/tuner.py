@@ -73,7 +73,7 @@ class Twin(Tuner):
         self._number = {config: index for index, config in enumerate(self._candidates)}
         self._expected_s = np.full(len(self._candidates), math.nan)
         self._news = True
-        self._told = 0  # windows
+        self._windows = 0  # windows
         self.calibration: JobCalibration = self._expectations.calibration
         self.miss = 0.0
         self.brief = True
@@ -83,7 +83,7 @@ class Twin(Tuner):
 
         `miss` is then how far off the expectation was, relative to what came; 0 where the window cannot say.
         """
-        self._told += 1
+        self._windows += 1
         if measurement.config != self._running:
             self._news, self._left = True, self._running
         self._running = measurement.config
@@ -105,7 +105,7 @@ class Twin(Tuner):
 
     def ask(self) -> Config | None:
         """Return the config in force, unless another is worth a change."""
-        self.brief = self._told < SOON
+        self.brief = self._windows < SOON
         if self._running is None or not self._pace.due(changed=self._news):
             return self._running
         self._news = False
@@ -117,7 +117,7 @@ class Twin(Tuner):
         self._expected_s = np.exp(mean)
         ran = self.calibration.ran if self._early else ()  # no trial for what may be as good
         chosen = choice(self._candidates, self._running, value, self._settings.gain, mean=mean, ran=ran)
-        self.brief = self._told < SOON or chosen not in self._known
+        self.brief = self._windows < SOON or chosen not in self._known
         return chosen
 
     def _expects_s(self, config: Config) -> float:
@@ -132,7 +132,7 @@ class Twin(Tuner):
 
     @property
     def _early(self) -> bool:
-        return self._told <= SOON
+        return self._windows <= SOON
 
     def _valued(self) -> tuple[Floats, Floats]:
         """Logarithm of each candidate's step time, infinite where it cannot win; what it is worth to run it."""

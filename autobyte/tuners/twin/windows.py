@@ -141,8 +141,8 @@ def light_of(sends: Floats | None, window: JobWindow) -> Light | None:
         return None
     blocks, nbytes, seconds, flight = sends.transpose(2, 1, 0)
     every, light = flight.sum(axis=1) / nbytes.sum(axis=1)
-    told = Light(float(light), blocks / nbytes, seconds / nbytes)
-    return told if every >= LEVER * light and told.stretch(window.load.block_s) < WAITS else None
+    shown = Light(float(light), blocks / nbytes, seconds / nbytes)
+    return shown if every >= LEVER * light and shown.stretch(window.load.block_s) < WAITS else None
 
 
 def evidence(windows: Sequence[JobWindow], overhead: Floats | float) -> tuple[Floats, Floats, Floats]:
@@ -241,8 +241,8 @@ def broken(step_s: Sequence[float], *, usual: float | None = None, counts: float
         squares, of = squares + counts * usual, of + counts
     error = np.sqrt(squares / of * (1 / at + 1 / (count - at)))
     sure = np.where(np.abs(first - second) > BREAK, np.abs(first - second) / np.maximum(error, 1e-3), 0.0)
-    found = int(sure.argmax())
-    return found + 1 if sure[found] > SURE else 0
+    step = int(sure.argmax())
+    return step + 1 if sure[step] > SURE else 0
 
 
 def place(config: Config, load: Load) -> list[float]:
