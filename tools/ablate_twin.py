@@ -3,9 +3,9 @@
     python tools/ablate_twin.py run       # docs/data/ablate_twin.csv: about half a minute a world; goes on
     python tools/ablate_twin.py table     # the table of docs/research/twin-ablation.md
 
-A rule is switched off by a patch of the code, for the twin and for the meta-network, which shares it. All variants run
-in the same worlds with the same random numbers, so differences are paired. No tuner is judged in these worlds: their
-seeds lie below those of `judge_tuners.py`. Only the recorded grids are the same, with other seeds.
+A rule is switched off by a patch of the code, for the twin and for the meta-network, which shares it. All variants
+run in the same worlds with the same random numbers, so differences are paired. No tuner is judged in these worlds:
+their seeds lie below those of `judge_tuners.py`. Only the recorded grids are the same, with other seeds.
 """
 
 import argparse
@@ -35,8 +35,7 @@ from autobyte.trace import Measurement
 from autobyte.tuners import trigger
 from autobyte.tuners.twin import calibration, choosing, expectations, noise, tuner
 from autobyte.tuners.twin.calibration import JobCalibration
-from autobyte.tuners.twin.expectations import Expectations
-from autobyte.tuners.twin.process import Posterior, Process, Processes
+from autobyte.tuners.twin.process import Process, Processes
 from autobyte.tuners.twin.tuner import Twin
 from autobyte.tuners.twin.windows import JobWindow, broken
 from autobyte.tuning import Trainer, make_tuner, tune
@@ -94,8 +93,7 @@ def links(drifts: Sequence[tuple[float, float]], blocks: Sequence[float], *, cro
 
 REST, FADE, BLOCKS = (0.03, 0.0), (0.05, 1.2), (0.02, 0.15)
 NO_SENDS = put(calibration, "light_of", lambda sends, window: None)
-FIT, LIKELY, REGIME_OF = JobCalibration._fit, JobCalibration._likely, JobCalibration._regime_of
-STRETCH, BELIEVED = JobCalibration.stretch, Expectations.believed
+FIT, REGIME_OF = JobCalibration._fit, JobCalibration._regime_of
 
 
 def nominal_cost(self: JobCalibration) -> None:
@@ -110,53 +108,6 @@ def links_alike(self: JobCalibration) -> None:
     self._links = np.full(len(calibration.LINKS), 1 / len(calibration.LINKS))
 
 
-def stretch(self: JobCalibration, rows: Floats, *, wander: bool, surprise: bool) -> Posterior:
-    """`JobCalibration.stretch` without one of its two additions."""
-    full, bare = STRETCH(self, rows), self._paces(rows)
-    bare = replace(bare, mean=bare.mean - self.windows[-1].pace(self.overhead))
-    return replace(
-        full, mean=full.mean if surprise else bare.mean, variance=full.variance if wander else bare.variance
-    )
-
-
-def break_always(self: JobCalibration, measurement: Measurement, expected_s: float) -> int:
-    """A break in the warm-up counts, whatever was expected."""
-    return self.noise.broken(measurement.step_s) if self.windows else 0
-
-
-def regime_of(
-    self: JobCalibration, window: JobWindow, *, changed: bool, larger: bool = True, surprised: bool = True
-) -> float:
-    """`JobCalibration._regime_of` without one of two rules."""
-    if not self.windows:
-        return 0.0
-    likely = self.regime if self._doubt is None else self._doubt[1]
-    known = sorted({float(w.row[0]) for w in self.windows}, key=lambda regime: (regime != likely, -regime))
-    for regime in known:
-        if not self._alike(window, [w for w in self.windows if w.row[0] == regime]):
-            continue
-        if surprised and self._first.get((regime, window.config), window).surprise:
-            return regime
-        beyond, surprises = self._beyond(window, regime, self.windows, rest=regime != likely)
-        if not surprises:
-            return regime
-        more = window.config != self.windows[-1].config and window.row[3] >= self.windows[-1].row[3]
-        if larger and regime == self.regime and beyond > 0 and more and not changed:
-            return regime
-    self._regimes += 1
-    return float(self._regimes - 1)
-
-
-def current_or_new(self: JobCalibration, window: JobWindow, *, changed: bool) -> float:
-    """No regime comes back."""
-    every = self.windows
-    self.windows = [each for each in every if each.row[0] == self.regime]
-    try:
-        return REGIME_OF(self, window, changed=changed)
-    finally:
-        self.windows = every
-
-
 def of_workers(self: JobCalibration, window: JobWindow, *, changed: bool) -> float:
     """A regime ends with other workers or a torn window, and with nothing else."""
     if not self.windows:
@@ -168,29 +119,14 @@ def of_workers(self: JobCalibration, window: JobWindow, *, changed: bool) -> flo
     return float(self._regimes - 1)
 
 
-def alike(self: JobCalibration, window: JobWindow, others: list[JobWindow]) -> bool:
-    """`JobCalibration._alike` where links never fade on."""
-    if not self._workers_alike(window, others):
-        return False
-    first = self._first.get((float(others[-1].row[0]), window.config))
-    return first is None or abs(first.pace(self.overhead) - window.pace(self.overhead)) <= calibration.SAME_LINK
+def without_larger(self: JobCalibration, window: JobWindow, *, changed: bool) -> float:
+    """A slower window with more bytes in flight begins a regime, too."""
+    return REGIME_OF(self, window, changed=True)
 
 
 def remember_latest(self: JobCalibration, window: JobWindow) -> None:
     """The latest windows, whatever they are like."""
     self.windows = [*self.windows[-calibration.KEEP + 1 :], window]
-    regimes = {float(other.row[0]) for other in self.windows}
-    self._first = {key: first for key, first in self._first.items() if key[0] in regimes}
-
-
-class Undoubted:
-    """An attribute that is None, whatever it is set to."""
-
-    def __get__(self, owner: Any, kind: type) -> None:
-        return None
-
-    def __set__(self, owner: Any, value: Any) -> None:
-        pass
 
 
 class NoMisses(trigger.Misses):
@@ -208,11 +144,19 @@ class Always(trigger.Backoff):
         return True
 
 
-def error_of(self: noise.Noise, some_s: Sequence[float], *, otherwise: float) -> float:
-    """Standard error of some steps by themselves."""
-    if len(some_s) < 2:
-        return otherwise
-    return float(np.std(some_s, ddof=1) / max(np.mean(some_s), 1e-12) / np.sqrt(len(some_s)))
+def torn_alone(self: noise.Noise, measurement: Measurement) -> bool:
+    """Whether a window is torn, by its own steps."""
+    return broken(measurement.step_s) > measurement.warmup
+
+
+def no_deviation(belief: choosing.Belief, *, windows: float) -> Floats:
+    """Each candidate's own expected improvement."""
+    return choosing.worth(belief.mean, belief.deviation, windows=windows)
+
+
+def by_worth(candidates: Sequence[Config], running: Config, value: Floats, bar: float, *, mean: Floats) -> Config:
+    """The candidate of most worth, whatever its expected step time."""
+    return choosing.choice(candidates, running, value, bar)
 
 
 #: What each rule is called, the lines of code that it takes, and how to do without it.
@@ -220,59 +164,59 @@ RULES: dict[str, tuple[int, Patch]] = {
     "sends tell whether links crowd": (68, NO_SENDS),
     "links are expected to crowd": (85, several(links((REST, FADE), BLOCKS, crowd=False), NO_SENDS)),
     "links that fade, fade on": (7, links((REST, (0.1, 0.0)), BLOCKS)),
-    "links may wander": (25, links((REST,), BLOCKS)),
+    "links may wander": (9, links((REST,), BLOCKS)),
     "evidence weighs how far blocks matter": (1, links((REST, FADE), (0.15,))),
-    "only links that rest come back": (9, put(JobCalibration, "_likely", lambda self, *, rest=False: LIKELY(self))),
     "evidence weighs what links are like": (3, put(JobCalibration, "_fit", links_alike)),
     "evidence weighs what a block costs": (14, put(JobCalibration, "_fit", nominal_cost)),
-    "torn windows are taken apart": (75, put(calibration, "ENOUGH", 2.0)),
-    "torn windows are seen at all": (175, put(noise.Noise, "broken", lambda self, step_s: 0)),
-    "the step of both states is left out": (5, put(calibration, "rest_of", lambda step_s, at: step_s[at:])),
-    "steps explain torn windows": (40, put(calibration, "explained", lambda window, *_: window)),
-    "a warm-up that differs is explained": (9, put(calibration, "apart", lambda step_s, mean_s: 0.0)),
-    "a torn warm-up after a switch": (5, put(JobCalibration, "_break", break_always)),
-    "a trial that fits nothing is undone": (25, put(JobCalibration, "_doubt", Undoubted())),
-    "a trial is blamed": (9, put(JobCalibration, "_blame", lambda self, window, regime: None)),
-    "a surprise joins the regime after it": (12, put(JobCalibration, "_joined", lambda self, last, window: False)),
+    "torn windows are seen at all": (40, put(noise.Noise, "torn", lambda self, measurement: False)),
     "surprises say less": (24, put(JobCalibration, "_weigh", lambda self, window: None)),
-    "it surprises as it did before": (2, put(JobCalibration, "_regime_of", lambda *a, **k: regime_of(*a, surprised=False, **k))),
-    "a surprise stands for its own config": (5, put(JobCalibration, "stretch", partial(stretch, wander=True, surprise=False))),
-    "slower with more in flight is the config": (4, put(JobCalibration, "_regime_of", lambda *a, **k: regime_of(*a, larger=False, **k))),
-    "a fading regime goes on": (3, put(JobCalibration, "_alike", alike)),
-    "links under the same config are compared": (11, put(JobCalibration, "_alike", JobCalibration._workers_alike)),
-    "regimes come back": (12, put(JobCalibration, "_regime_of", current_or_new)),
-    "a new regime where nothing fits": (30, put(JobCalibration, "_regime_of", of_workers)),
+    "slower with more in flight is the config": (3, put(JobCalibration, "_regime_of", without_larger)),
+    "a new regime where nothing fits": (15, put(JobCalibration, "_regime_of", of_workers)),
     "a long rest drives nothing out": (4, put(JobCalibration, "_remember", remember_latest)),
     "compute is the mean of four windows": (5, put(JobCalibration, "now", lambda self: self.of(self.windows[-1]))),
-    "links wander until the next window": (3, put(JobCalibration, "stretch", partial(stretch, wander=False, surprise=True))),
     "what is usual is mixed into noise": (
-        45,
+        30,
         several(
             put(noise.Noise, "error", lambda self, measurement: measurement.error),
-            put(noise.Noise, "error_of", error_of),
-            put(noise.Noise, "broken", lambda self, step_s: broken(step_s)),
+            put(noise.Noise, "torn", torn_alone),
         ),
     ),
-    "evidence narrows the doubt": (15, put(Process, "scale", lambda self, rows, values, spread: 1.0)),
     "misses widen the doubt": (8, put(tuner, "Misses", NoMisses)),
     "doubt is bounded by compute": (6, put(expectations, "_compute_s", lambda state: 1e-9)),
     "more in flight: expect the worse": (19, put(expectations, "beyond", lambda flight, seen: np.zeros(len(flight)))),
-    "early: all of the worse, and no hope": (4, put(Expectations, "believed", lambda self, *, error, early: BELIEVED(self, error=error, early=False))),
-    "early: a trial must pay off at once": (3, put(tuner, "ahead", lambda lasted, *, least=2.0: choosing.ahead(lasted))),
-    "early: one that ran": (6, put(tuner, "choice", lambda *a, ran, **k: choosing.choice(*a, **k))),
-    "early, all": (20, put(Twin, "_early", False)),
     "two octaves at most": (1, put(expectations, "OCTAVES", 99.0)),
-    "of about as much, the fastest": (8, put(tuner, "choice", lambda *a, ran, mean: choosing.choice(*a))),
-    "knowledge gradient": (35, put(tuner, "worth_together", lambda belief, *, windows: choosing.worth(belief.mean, belief.deviation, windows=windows))),
-    "longer horizon with time": (4, put(tuner, "ahead", lambda lasted, *, least=2.0: least)),
+    "of about as much, the fastest": (6, put(tuner, "choice", by_worth)),
+    "knowledge gradient": (35, put(tuner, "worth_together", no_deviation)),
+    "longer horizon with time": (4, put(tuner, "ahead", lambda lasted: choosing.AHEAD)),
     "rarer decisions": (40, put(tuner, "Backoff", Always)),
     "five decisions without a pause": (2, put(tuner, "Backoff", partial(trigger.Backoff, first=0))),
     "half windows": (6, put(Twin, "brief", property(lambda self: False, lambda self, value: None))),
     "two-stage pruning": (10, put(expectations, "_is_coarse", lambda config: True)),
-}  # fmt: skip
+}
 
 #: Lines of the rules that were deleted after this, which the file of numbers still has.
-GONE: dict[str, int] = {}
+GONE = {
+    "only links that rest come back": 9,
+    "torn windows are taken apart": 75,
+    "the step of both states is left out": 5,
+    "steps explain torn windows": 40,
+    "a warm-up that differs is explained": 9,
+    "a torn warm-up after a switch": 5,
+    "a trial that fits nothing is undone": 25,
+    "a trial is blamed": 9,
+    "a surprise joins the regime after it": 12,
+    "it surprises as it did before": 2,
+    "a surprise stands for its own config": 5,
+    "a fading regime goes on": 3,
+    "links under the same config are compared": 11,
+    "regimes come back": 12,
+    "links wander until the next window": 3,
+    "evidence narrows the doubt": 15,
+    "early: all of the worse, and no hope": 4,
+    "early: a trial must pay off at once": 3,
+    "early: one that ran": 6,
+    "early, all": 20,
+}
 
 
 @dataclass(frozen=True)

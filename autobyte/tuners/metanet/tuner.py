@@ -23,7 +23,6 @@ NETWORK = Settings(
     gain=0.0125,
     unlikely=0.02,
     scope=Scope.POSSIBLE,
-    alone=True,  # at first the network may be wrong anywhere
 )
 
 
@@ -64,7 +63,7 @@ class Metanet(Tuner):
         if stats is not None and stats.servers > len(stats.forward_s):  # the network knows none of these
             measurement = replace(measurement, stats=None)
         if complete(measurement, self._model):
-            torn = bool(self._twin.calibration.noise.broken(measurement.step_s))
+            torn = self._twin.calibration.noise.torn(measurement)
             self._learned.note(measurement, torn=torn)  # what travels in a step must be known before
         self._twin.tell(measurement)
         self._wrong = abs(self._twin.miss) > ADAPT

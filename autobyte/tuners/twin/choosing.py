@@ -1,7 +1,7 @@
 """How a tuner that knows how sure it is of its predictions chooses: what a trial may find, against what it costs."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import NormalDist
@@ -46,9 +46,9 @@ def beyond(flight: Floats, seen: float) -> Floats:
     return far
 
 
-def ahead(lasted: int, *, least: float = AHEAD) -> float:
+def ahead(lasted: int) -> float:
     """For how many windows a trial is expected to pay off, where what it can tell has held for so many."""
-    return max(least, min(lasted, MOST) / LASTS)
+    return max(AHEAD, min(lasted, MOST) / LASTS)
 
 
 def blindly(lasted: int) -> float:
@@ -120,7 +120,6 @@ def choice(
     bar: float,
     *,
     mean: Floats | None = None,
-    ran: Collection[Config] = (),
 ) -> Config:
     """The candidate of most worth, where that is worth a change.
 
@@ -130,14 +129,11 @@ def choice(
         value: as `worth` says it, shape [candidates].
         bar: gain that a change must promise, as a part of the step time.
         mean: of all that are worth about as much, the one of the least mean is taken; None looks at worth alone.
-        ran: if any of those is among these, no other.
     """
     most = best = int(value.argmax())
     if mean is not None:
         alike = np.flatnonzero(value >= value[most] - ALIKE)
-        familiar = [index for index in alike.tolist() if candidates[index] in ran]
-        some = np.array(familiar) if familiar else alike
-        best = int(some[mean[some].argmin()])
+        best = int(alike[mean[alike].argmin()])
     try:
         gain = float(value[most] - value[candidates.index(running)])
     except ValueError:

@@ -33,7 +33,7 @@ class Expectations:
 
     def __init__(self, space: Space, predictor: Predictor | None, settings: Settings) -> None:
         self.candidates = every(space)
-        self.calibration = JobCalibration(self._load, self._stretched, unlikely=settings.unlikely)
+        self.calibration = JobCalibration(self._load, unlikely=settings.unlikely)
         self._predictor = predictor
         self._settings = settings
         self._coarse = np.array([_is_coarse(config) for config in self.candidates])
@@ -42,12 +42,11 @@ class Expectations:
         self._places: dict[tuple[int, int], Floats] = {}  # rows of all candidates
         self._costs: dict[tuple[int, int], Floats] = {}  # of all candidates' blocks
 
-    def believed(self, *, error: float, early: bool) -> Belief:
+    def believed(self, *, error: float) -> Belief:
         """Return what is believed of all candidates, as windows with statistics have it.
 
         Args:
             error: relative, of predictions that were compared with what came.
-            early: hardly anything ran yet.
         """
         assert self._predictor is not None
         calibration, lacks = self.calibration, self._settings.lacks
@@ -64,8 +63,7 @@ class Expectations:
         missed = np.log(took_s / self._predictor.ran_s(calibration, state))
         noise = np.array([max(window.error, NOISE) for window in calibration.windows])
         matters = float(np.clip(hope.min() / lacks.local, HIDDEN, 1.0))
-        scale = lacks.scale(ran, missed, noise)
-        process = lacks.wider(min(scale, 1.0) * max(matters, error / lacks.local))
+        process = lacks.wider(max(matters, error / lacks.local))
         some = np.flatnonzero(likely)
         residual = process.posterior(ran, missed, noise, at=rows[some]).of(some, len(rows))
         deviation = np.sqrt(stretch.variance)
@@ -74,9 +72,7 @@ class Expectations:
         mean = np.where(likely, np.log(predicted_s) + residual.mean, np.inf)
         seen = max(row[3] for row in ran if row[0] == calibration.regime)
         far = beyond(rows[:, 3], seen)
-        mean += far * pace * (1.0 if early else 0.5)  # more in flight than ever: expect the worse
-        if early:
-            exposed *= 1 - far  # and hope for nothing
+        mean += 0.5 * far * pace  # more in flight than ever: expect the worse
         mean[rows[:, 3] > ran[:, 3].max() + OCTAVES] = np.inf
 
         def together(some: Ints) -> Floats:
@@ -124,10 +120,6 @@ class Expectations:
         assert self._predictor is not None
         configs = [self.candidates[index] for index in some]
         return self._predictor.step_s(state, configs, stretch[some], self.calibration)
-
-    def _stretched(self, state: JobState, config: Config, stretch: Floats) -> Floats:
-        assert self._predictor is not None
-        return self._predictor.step_s(state, [config] * len(stretch), stretch, self.calibration)
 
     def _wire_s(self, state: JobState, stretch: Floats) -> Floats:
         """Time that the busiest link needs in a step under each candidate (s): none is faster."""

@@ -60,7 +60,6 @@ class Settings:
         gain: the least that a change must promise, as a part of the step time.
         unlikely: kinds of links that are less likely than this are left out.
         scope: which candidates are predicted.
-        alone: in the first windows, each candidate is valued by its own expected improvement.
     """
 
     name: str = "the twin"
@@ -68,4 +67,3 @@ class Settings:
     gain: float = 0.0025
     unlikely: float = 0.0
     scope: Scope = Scope.PROMISING
-    alone: bool = False

@@ -216,11 +216,6 @@ def nominal_s(workers: int) -> float:
     return once + 2 * (workers - 1) * hop if workers > 1 else 0.0
 
 
-def apart(step_s: Sequence[float], mean_s: float) -> float:
-    """By how much steps are not a mean, as a logarithm."""
-    return abs(math.log(max(float(np.mean(step_s)), 1e-12) / max(mean_s, 1e-12))) if step_s else 0.0
-
-
 def broken(step_s: Sequence[float], *, usual: float | None = None, counts: float = 0.0) -> int:
     """The step from which a window's step times are others than before it; 0 where they are not.
 
