@@ -42,7 +42,6 @@ def _links(crowding: tuple[float, float]) -> list[Process]:
 LINKS = _links((0.4, 0.2))
 USUAL = Processes.of(LINKS)
 OPEN = Processes.of(_links((0.6, 0.6)))  # by how much they crowd is open where sends tell of it
-SAME_LINK = 0.12  # of log(seconds per byte), under the same config
 SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no straggler
 SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
 
@@ -85,14 +84,12 @@ class JobCalibration:
         row are not.
         """
         window = self._window(measurement)
-        left_out = self._left_out
-        self._left_out = bool(self.windows) and not left_out and self.noise.torn(measurement)
+        self._left_out = bool(self.windows) and not self._left_out and self.noise.torn(measurement)
         if self._left_out:
             return True
         before = self.regime
-        window.row[0] = self._regime_of(window, changed=left_out)
+        window.row[0] = self._regime_of(window)
         self.number += 1
-        self._weigh(window)
         self._remember(window)
         self._fit()
         return self.regime != before
@@ -148,10 +145,10 @@ class JobCalibration:
         some = np.flatnonzero(self._links >= min(self._unlikely, self._links.max()))
         return self._kinds.some(some), self._links[some] / self._links[some].sum()
 
-    def _paces(self, rows: Floats, windows: Sequence[JobWindow] = ()) -> Posterior:
-        """Logarithm of seconds per byte at rows, told from windows, by default all."""
+    def _paces(self, rows: Floats) -> Posterior:
+        """Logarithm of seconds per byte at rows."""
         links, likely = self._likely()
-        known, values, noise = evidence(windows or self.windows, self.overhead)
+        known, values, noise = evidence(self.windows, self.overhead)
         paces = links.posterior(known, values - values[-1], noise, at=rows, likely=likely)
         return replace(paces, mean=paces.mean + values[-1])
 
@@ -186,44 +183,20 @@ class JobCalibration:
             self._kinds = OPEN if window.light else USUAL
         return window
 
-    def _regime_of(self, window: JobWindow, *, changed: bool) -> float:
-        """The current regime if that explains a window, or else a new one.
-
-        Args:
-            window: the latest.
-            changed: the job, in the window before: not by its config.
-        """
+    def _regime_of(self, window: JobWindow) -> float:
+        """The current regime if that explains a window, or else a new one."""
         if not self.windows:
             return 0.0
-        if self._workers_alike(window, [other for other in self.windows if other.row[0] == self.regime]):
-            beyond, surprises = self._beyond(window, self.regime, self.windows)
-            larger = window.config != self.windows[-1].config and window.row[3] >= self.windows[-1].row[3]
-            if not surprises or (beyond > 0 and larger and not changed):
-                return self.regime  # slower with more bytes in flight: that may well be the config
-        self._regimes += 1
+        others = [other for other in self.windows if other.row[0] == self.regime]
+        if not self._workers_alike(window, others) or self._surprises(window):
+            self._regimes += 1
         return float(self._regimes - 1)
 
-    def _weigh(self, window: JobWindow) -> None:
-        """The farther a window is from what those before it say, the less it says; but not where another agrees."""
-        others = [other for other in self.windows if other is not window]
-        within = [other for other in others if other.row[0] == window.row[0]]
-        if not within:
-            return
-        pace = window.pace(self.overhead)
-        came_back = window.config != others[-1].config  # else both may be slow by what else happened then
-        agree = [other for other in within if came_back and other.config == window.config]
-        agree = [other for other in agree if abs(other.pace(self.overhead) - pace) <= SAME_LINK]
-        for other in agree:
-            other.surprise = 0.0
-        beyond, surprises = self._beyond(window, float(window.row[0]), others)
-        if surprises and not agree:
-            window.surprise = beyond
-
-    def _beyond(self, window: JobWindow, regime: float, others: Sequence[JobWindow]) -> tuple[float, bool]:
-        """By how much a window's pace is not what others say of it in a regime; whether that is a surprise."""
-        paces = self._paces(np.array([[regime, *window.row[1:]]]), others)
+    def _surprises(self, window: JobWindow) -> bool:
+        """Whether a window's pace is not what the windows before say of it in their regime."""
+        paces = self._paces(np.array([[self.regime, *window.row[1:]]]))
         beyond = float(window.pace(self.overhead) - paces.mean[0])
-        return beyond, abs(beyond) >= SURPRISE * (math.sqrt(float(paces.variance[0])) + 0.03)
+        return abs(beyond) >= SURPRISE * (math.sqrt(float(paces.variance[0])) + 0.03)
 
     @staticmethod
     def _workers_alike(window: JobWindow, others: list[JobWindow]) -> bool:

@@ -25,12 +25,12 @@ class Noise:
     def error(self, measurement: Measurement) -> float:
         """Take in a window; the standard error of its mean step, as a part of it."""
         count = len(measurement.step_s) - measurement.warmup
+        own, usual = measurement.error**2 * count, self._usual
         if count < 2:
-            return measurement.error if self._usual is None else math.sqrt(self._usual)
-        own = measurement.error**2 * count
-        mixed = self._mixed(own, count)
+            return measurement.error if usual is None else math.sqrt(usual)
         if not self.torn(measurement):
             self._variances.append(own)
+        mixed = own if usual is None else ((count - 1) * own + PRIOR * usual) / (count - 1 + PRIOR)
         return math.sqrt(mixed / count)
 
     def torn(self, measurement: Measurement) -> bool:
@@ -41,7 +41,3 @@ class Noise:
     def _usual(self) -> float | None:
         """Variance of a step."""
         return statistics.median(self._variances) if self._variances else None
-
-    def _mixed(self, own: float, count: int) -> float:
-        usual = own if self._usual is None else self._usual
-        return ((count - 1) * own + PRIOR * usual) / (count - 1 + PRIOR)

@@ -64,7 +64,7 @@ class Twin(Tuner):
         self._number = {config: index for index, config in enumerate(self._candidates)}
         self._expected_s = np.full(len(self._candidates), math.nan)
         self._news = True
-        self._windows = 0  # windows
+        self._windows = 0  # so far
         self.calibration: JobCalibration = self._expectations.calibration
         self.miss = 0.0
         self.brief = True
@@ -91,7 +91,7 @@ class Twin(Tuner):
         if not changed and not self.calibration.noise.torn(measurement):  # else it predicted the job that was
             self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s, noise=measurement.error)
         clear = self.calibration.number > number and self._misses.compared > compared
-        self.miss = self._misses.last if clear and not self.calibration.windows[-1].surprise else 0.0
+        self.miss = self._misses.last if clear else 0.0
 
     def ask(self) -> Config | None:
         """Return the config in force, unless another is worth a change."""

@@ -101,13 +101,12 @@ class JobWindow:
     state: JobState  # rates as measured, blocks and all
     step_s: float
     error: float  # of the mean, relative
-    surprise: float = 0.0  # by how much the logarithm of its pace was not what the windows before said
     light: Light | None = None  # what it tells of a smaller window in flight
 
     @property
     def noise(self) -> float:
-        """Of the logarithm of its pace: that of its steps, or more if it surprises: then it says less of others."""
-        return max(LINK_NOISE, self.error, abs(self.surprise))
+        """Of the logarithm of its pace: that of its steps."""
+        return max(LINK_NOISE, self.error)
 
     @cached_property
     def compute_s(self) -> float:
