@@ -23,6 +23,7 @@ NETWORK = Settings(
     gain=0.0125,
     unlikely=0.02,
     scope=Scope.POSSIBLE,
+    alone=3,  # at first the network may be wrong anywhere
 )
 
 

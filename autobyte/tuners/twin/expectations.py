@@ -1,6 +1,5 @@
 """What the twin expects of every candidate: predicted step times, corrected by what was measured, and its doubts."""
 
-import math
 import statistics
 
 import numpy as np
@@ -14,7 +13,6 @@ from autobyte.tuners.twin.windows import JobState, Load
 
 HIDDEN = 0.3  # of the doubts, what is left where compute hides all communication
 BATCH, MARGIN = 16, 1.05  # candidates are predicted in batches until none that is left can be within 5 % of the best
-CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
 HOPELESS = 1.5  # times the latest step: what blocks alone may take
 
 
@@ -36,8 +34,6 @@ class Expectations:
         self.calibration = JobCalibration(self._load, unlikely=settings.unlikely)
         self._predictor = predictor
         self._settings = settings
-        self._coarse = np.array([_is_coarse(config) for config in self.candidates])
-        self._partitions = [(config.partition_bytes, *config.knobs.values()) for config in self.candidates]
         self._loads: dict[tuple[int, tuple[float, ...], int, int], Load] = {}
         self._places: dict[tuple[int, int], Floats] = {}  # rows of all candidates
         self._costs: dict[tuple[int, int], Floats] = {}  # of all candidates' blocks
@@ -95,25 +91,17 @@ class Expectations:
         return np.flatnonzero(possible)
 
     def _predict(self, state: JobState, stretch: Floats, least_s: Floats, possible: Ints) -> Floats:
-        """Predicted step times (s), shape [configs]; infinite where a candidate is left out.
-
-        Where only promising ones are predicted, windows of 1, 2, 4, 8 and 16 partitions come first: only where one of
-        them is close to the best are others tried.
-        """
+        """Predicted step times (s), shape [configs]; infinite where a candidate is left out."""
         seconds = np.full(len(least_s), np.inf)
         if self._settings.scope is not Scope.PROMISING:
             seconds[possible] = self._step_s(state, possible, stretch)
             return seconds
-        order, close = np.argsort(least_s, kind="stable"), self._coarse
-        for _ in range(2):
-            rest = order[close[order] & np.isinf(seconds[order])]
-            for first in range(0, len(rest), BATCH):
-                batch = rest[first : first + BATCH]
-                if least_s[batch[0]] > MARGIN * seconds.min():
-                    break
-                seconds[batch] = self._step_s(state, batch, stretch)
-            near = {self._partitions[index] for index in np.flatnonzero(seconds <= CLOSE * seconds.min())}
-            close = np.array([partition in near for partition in self._partitions])
+        order = np.argsort(least_s, kind="stable")
+        for first in range(0, len(order), BATCH):
+            batch = order[first : first + BATCH]
+            if least_s[batch[0]] > MARGIN * seconds.min():
+                break
+            seconds[batch] = self._step_s(state, batch, stretch)
         return seconds
 
     def _step_s(self, state: JobState, some: Ints, stretch: Floats) -> Floats:
@@ -151,12 +139,6 @@ class Expectations:
         if key not in self._loads:
             self._loads[key] = self._predictor.load(config, workers=workers, servers=servers)
         return self._loads[key]
-
-
-def _is_coarse(config: Config) -> bool:
-    """Whether a window is a power of two of partitions, or no whole number of them."""
-    ratio = config.credit_bytes / config.partition_bytes
-    return math.log2(ratio).is_integer() or not ratio.is_integer()
 
 
 def _compute_s(state: JobState) -> float:

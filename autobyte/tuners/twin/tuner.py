@@ -122,4 +122,7 @@ class Twin(Tuner):
             mean, deviation = measured_alone(self._model, self._unseen, self._candidates)
             return mean, worth(mean, deviation, windows=blindly(len(self._unseen)))
         belief = self._expectations.believed(error=self._misses.error)
-        return belief.mean, worth_together(belief, windows=ahead(self.calibration.number))
+        windows = ahead(self.calibration.number)
+        if self._windows <= self._settings.alone:
+            return belief.mean, worth(belief.mean, belief.deviation, windows=windows)
+        return belief.mean, worth_together(belief, windows=windows)
