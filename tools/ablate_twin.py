@@ -87,13 +87,12 @@ def links(drifts: Sequence[tuple[float, float]], blocks: Sequence[float], *, cro
         put(calibration, "LINKS", usual),
         put(calibration, "USUAL", Processes.of(usual)),
         put(calibration, "OPEN", Processes.of(kinds((0.6, 0.6)))),
-        put(calibration, "RESTING", np.array([kind.drift <= calibration.RESTS for kind in usual])),
     )
 
 
 REST, FADE, BLOCKS = (0.03, 0.0), (0.05, 1.2), (0.02, 0.15)
 NO_SENDS = put(calibration, "light_of", lambda sends, window: None)
-FIT, REGIME_OF = JobCalibration._fit, JobCalibration._regime_of
+FIT = JobCalibration._fit
 
 
 def nominal_cost(self: JobCalibration) -> None:
@@ -108,20 +107,14 @@ def links_alike(self: JobCalibration) -> None:
     self._links = np.full(len(calibration.LINKS), 1 / len(calibration.LINKS))
 
 
-def of_workers(self: JobCalibration, window: JobWindow, *, changed: bool) -> float:
-    """A regime ends with other workers or a torn window, and with nothing else."""
+def of_workers(self: JobCalibration, window: JobWindow) -> float:
+    """A regime ends with other workers, and with nothing else."""
     if not self.windows:
         return 0.0
     others = [other for other in self.windows if other.row[0] == self.regime]
-    if self._workers_alike(window, others) and not changed:
-        return self.regime
-    self._regimes += 1
+    if not self._workers_alike(window, others):
+        self._regimes += 1
     return float(self._regimes - 1)
-
-
-def without_larger(self: JobCalibration, window: JobWindow, *, changed: bool) -> float:
-    """A slower window with more bytes in flight begins a regime, too."""
-    return REGIME_OF(self, window, changed=True)
 
 
 def remember_latest(self: JobCalibration, window: JobWindow) -> None:
@@ -149,7 +142,7 @@ def torn_alone(self: noise.Noise, measurement: Measurement) -> bool:
     return broken(measurement.step_s) > measurement.warmup
 
 
-def no_deviation(belief: choosing.Belief, *, windows: float) -> Floats:
+def alone(belief: choosing.Belief, *, windows: float) -> Floats:
     """Each candidate's own expected improvement."""
     return choosing.worth(belief.mean, belief.deviation, windows=windows)
 
@@ -169,8 +162,6 @@ RULES: dict[str, tuple[int, Patch]] = {
     "evidence weighs what links are like": (3, put(JobCalibration, "_fit", links_alike)),
     "evidence weighs what a block costs": (14, put(JobCalibration, "_fit", nominal_cost)),
     "torn windows are seen at all": (40, put(noise.Noise, "torn", lambda self, measurement: False)),
-    "surprises say less": (24, put(JobCalibration, "_weigh", lambda self, window: None)),
-    "slower with more in flight is the config": (3, put(JobCalibration, "_regime_of", without_larger)),
     "a new regime where nothing fits": (15, put(JobCalibration, "_regime_of", of_workers)),
     "a long rest drives nothing out": (4, put(JobCalibration, "_remember", remember_latest)),
     "compute is the mean of four windows": (5, put(JobCalibration, "now", lambda self: self.of(self.windows[-1]))),
@@ -186,12 +177,11 @@ RULES: dict[str, tuple[int, Patch]] = {
     "more in flight: expect the worse": (19, put(expectations, "beyond", lambda flight, seen: np.zeros(len(flight)))),
     "two octaves at most": (1, put(expectations, "OCTAVES", 99.0)),
     "of about as much, the fastest": (6, put(tuner, "choice", by_worth)),
-    "knowledge gradient": (35, put(tuner, "worth_together", no_deviation)),
+    "knowledge gradient": (35, put(tuner, "worth_together", alone)),
     "longer horizon with time": (4, put(tuner, "ahead", lambda lasted: choosing.AHEAD)),
     "rarer decisions": (40, put(tuner, "Backoff", Always)),
     "five decisions without a pause": (2, put(tuner, "Backoff", partial(trigger.Backoff, first=0))),
     "half windows": (6, put(Twin, "brief", property(lambda self: False, lambda self, value: None))),
-    "two-stage pruning": (10, put(expectations, "_is_coarse", lambda config: True)),
 }
 
 #: Lines of the rules that were deleted after this, which the file of numbers still has.
@@ -216,6 +206,11 @@ GONE = {
     "early: a trial must pay off at once": 3,
     "early: one that ran": 6,
     "early, all": 20,
+    "surprises say less": 24,
+    "slower with more in flight is the config": 4,
+    "two-stage pruning": 10,
+    "torn windows, doubts and surprises, together": 250,
+    "all that is deleted": 340,
 }
 
 
