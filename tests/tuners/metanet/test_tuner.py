@@ -180,20 +180,6 @@ def test_it_learns_from_a_prediction_that_was_wrong_and_from_no_other(made: type
     assert net.heads is not known
 
 
-def test_the_published_one_changes_for_five_percent() -> None:
-    job = make_job(gbit=25.0)
-    tuner = MetanetPublished(SPACE, model=job.model)
-    tuner.tell(window(job))
-    asked = tuner.ask()
-    assert asked is not None
-    expected = tuner._expected
-    best_s = min(expected.values())
-    fires = expected[SPACE.default] / best_s >= 1.05
-    assert asked == (min(expected, key=lambda config: expected[config]) if fires else SPACE.default)
-    _know_nothing(tuner._net._net)  # all alike
-    assert tuner.ask() == SPACE.default
-
-
 @pytest.mark.parametrize("how", ["missing", "nan", "other layers"])
 def test_without_statistics_it_measures(how: str, caplog: pytest.LogCaptureFixture) -> None:
     job = make_job("vgg16", gbit=25.0)
@@ -202,14 +188,6 @@ def test_without_statistics_it_measures(how: str, caplog: pytest.LogCaptureFixtu
     assert not any(decision.failure for decision in decisions)
     assert step_s(job, decisions[-1].config) < 0.9 * step_s(job, SPACE.default)
     assert caplog.messages == ["the network has no statistics to calibrate on, and measures instead"]
-
-
-@pytest.mark.parametrize("how", ["missing", "nan", "other layers"])
-def test_the_published_one_does_nothing_without_statistics(how: str) -> None:
-    job = make_job("vgg16", gbit=25.0)
-    decisions = tune(MetanetPublished(SPACE, model=job.model), Broken(job, how), SPACE, budget=4)
-    assert {decision.config for decision in decisions} == {SPACE.default}
-    assert not any(decision.failure for decision in decisions)
 
 
 def test_statistics_that_come_late_or_go_missing_are_borne() -> None:

@@ -10,7 +10,7 @@ import pytest
 from broken import Broken
 
 from autobyte.config import Config, Space
-from autobyte.job import Cluster, Job, Model
+from autobyte.job import Cluster, Job
 from autobyte.models import load
 from autobyte.prediction import Simulated
 from autobyte.scenario import STEADY, Change, Scenario
@@ -21,8 +21,6 @@ from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners.twin import Settings, Twin
 from autobyte.tuners.twin.predictor import Scope
-from autobyte.tuners.twin.process import Process
-from autobyte.tuners.twin.windows import JobState, broken
 from autobyte.tuning import WARMUP, WINDOW, tune
 
 SPACE = Space()
@@ -71,18 +69,6 @@ def regrets(
         best_s = survey(state, [c for c in SPACE.grid() if c.partition_bytes >= 1 << 18], effects=effects).best_s
         found.append(1 - best_s / step_s(state, decision.config, effects=effects.calm()))
     return found
-
-
-def test_that_links_crowd_is_expected_and_can_be_unlearned() -> None:
-    """Of log(seconds per byte), beside 16 MiB in flight: more is expected at 128 MiB, until that was tried."""
-    crowds = Process(regime=3.0, flight=0.02, crowding=(0.4, 0.2))
-    rows = np.array([[0.0, k, 20.0, math.log2(mib << 20)] for k, mib in enumerate((16, 128))])
-    told = crowds.posterior(rows[:1], np.zeros(1), np.full(1, 0.01), at=rows)
-    assert told.mean[0] == pytest.approx(0.0, abs=1e-3)
-    assert told.mean[1] == pytest.approx(0.4 * math.log((1 + 128 / 64) / (1 + 16 / 64)), abs=0.02)
-    assert told.variance[1] > 10 * told.variance[0]
-    tried = crowds.posterior(rows, np.zeros(2), np.full(2, 0.01), at=rows)
-    assert abs(tried.mean[1]) < 0.02
 
 
 @pytest.mark.parametrize("architecture", ["ps", "allreduce"])
@@ -207,22 +193,6 @@ def test_one_step_after_a_change_has_no_spread() -> None:
     assert twin.ask() is not None
 
 
-def test_what_it_remembers_of_a_window_is_of_that_window() -> None:
-    """Not of one that is forgotten, whose place in memory it took."""
-    job = make_job()
-    simulated = Simulated(job)
-    twin = Twin(SPACE, model=job.model, predictor=simulated)
-    twin.tell(World(job).measure(SPACE.default, iterations=WINDOW))
-    past = twin.calibration
-    (first,) = past.windows
-    for config in [Config(1 << 20, 1 << 20), Config(1 << 26, 1 << 26), Config(1 << 18, 1 << 24)]:
-        window = replace(first, config=config)
-        expected_s = Simulated(job).step_s(past.of(window), [config], np.ones(1))[0]
-        past.windows = [window]
-        assert simulated.ran_s(past, past.now()) == pytest.approx([expected_s])
-        del window, past.windows
-
-
 def test_pruning_changes_next_to_nothing() -> None:
     job, effects = make_job("bert-base", gbit=6.0), Effects(incast=0.02, inflight_bytes=100e6)
     pruned = regrets(job, effects=effects, windows=4)
@@ -281,48 +251,6 @@ def test_a_space_of_one_point_and_one_with_knobs() -> None:
     assert decisions[-1].config.knobs["fusion"] == 1.0  # many small tensors: fused blocks are far better
 
 
-def make_state(job: Job) -> JobState:
-    times = (
-        np.tile(job.model.forward_s, (job.cluster.workers, 1)),
-        np.tile(job.model.backward_s, (job.cluster.workers, 1)),
-    )
-    rates = np.array(job.cluster.up_bytes_per_s), np.array(job.cluster.down_bytes_per_s)
-    return JobState(*times, *rates, job.cluster.servers, 1.0)
-
-
-def test_what_it_is_handed_knows_nothing_of_the_cluster() -> None:
-    one, other = make_job(gbit=1.0), make_job(gbit=25.0, workers=4)
-    configs, stretch = SPACE.grid()[200:210], np.ones(10)
-    seconds = [Simulated(job).step_s(make_state(one), configs, stretch) for job in (one, other)]
-    assert (seconds[0] == seconds[1]).all()
-
-
-@pytest.mark.parametrize("architecture", ["ps", "allreduce"])
-def test_the_handed_predictor_agrees_with_the_simulator(architecture: str) -> None:
-    rows = [("a", [("a.w", 400_000)], 0.002, 0.004), ("b", [("b.w", 900_000)], 0.004, 0.008)]
-    job = Job(Model.build("two", rows, batch_size=8), Cluster.uniform(4, 1.25e9, architecture=architecture))
-    sizes, policies = [(1 << 18, 1 << 19), (1 << 20, 1 << 22)], ["bytescheduler", "ddp", "usbyte", "mgwfbp"]
-    configs = [Config(*size, policy) for size in sizes for policy in policies]
-    slower = replace(job, cluster=Cluster.uniform(4, 0.625e9, architecture=architecture))
-    handed = Simulated(replace(job, model=job.model.scaled(time=3.0)))  # times are those of the state
-    for like, stretch in ((job, 1.0), (slower, 2.0)):
-        predicted = handed.step_s(make_state(job), configs, np.full(len(configs), stretch))
-        assert predicted == pytest.approx([step_s(like, config) for config in configs])
-
-
-@pytest.mark.parametrize("architecture", ["ps", "allreduce"])
-def test_workers_that_differ_are_predicted_by_their_slowest(architecture: str) -> None:
-    cluster = Cluster.uniform(4, 1.25e9, architecture=architecture)
-    cluster = replace(cluster, slowdown=(1.0, 1.03, 1.0, 2.0), up_bytes_per_s=(1.25e9, 6e8, 1.2e9, 1.25e9))
-    job = Job(load("resnet50"), cluster)
-    slowdown = np.array(cluster.slowdown)[:, None]
-    state = make_state(job)
-    state = replace(state, forward_s=state.forward_s * slowdown, backward_s=state.backward_s * slowdown)
-    configs = [Config(1 << 20, 1 << 21), Config(1 << 22, 1 << 22), Config(1 << 24, 1 << 24)]
-    predicted = Simulated(job).step_s(state, configs, np.ones(3))
-    assert predicted == pytest.approx([step_s(job, config) for config in configs], rel=0.06)
-
-
 def test_links_that_fade_slowly_are_not_put_down_to_the_config() -> None:
     """From 25 to 8 Gbit/s in steps of a tenth: large blocks stay the best, though windows under them grow slower."""
     job = make_job("bert-base", gbit=25.0, architecture="allreduce")
@@ -362,14 +290,3 @@ def test_a_window_in_which_the_links_change_misleads_it_for_one_window_at_most(a
     assert max(found) <= 0.1
     assert sorted(found)[-2] <= 0.05
     assert np.median(found) <= 0.02
-
-
-def test_a_change_within_a_window_is_seen_and_noise_is_not() -> None:
-    random = np.random.default_rng(3)
-    noise = np.exp(0.08 * random.normal(size=(300, 10)))
-    assert np.mean([broken(steps.tolist()) > 0 for steps in noise]) <= 0.03
-    for at in range(1, 10):
-        slower = np.where(np.arange(10) < at, 1.0, 2.0)
-        found = [broken((steps * slower).tolist()) for steps in noise[:100]]
-        assert np.mean([each == at for each in found]) >= 0.9
-    assert broken([0.2] * 10) == 0
