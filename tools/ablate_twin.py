@@ -37,7 +37,7 @@ from autobyte.tuners.twin import calibration, choosing, expectations, noise, tun
 from autobyte.tuners.twin.calibration import JobCalibration
 from autobyte.tuners.twin.process import Process, Processes
 from autobyte.tuners.twin.tuner import Twin
-from autobyte.tuners.twin.windows import JobWindow
+from autobyte.tuners.twin.windows import JobWindow, broken
 from autobyte.tuning import Trainer, make_tuner, tune
 
 ROOT = Path(__file__).parent.parent
@@ -161,7 +161,10 @@ RULES: dict[str, tuple[int, Patch]] = {
     "compute is the mean of four windows": (5, put(JobCalibration, "now", lambda self: self.of(self.windows[-1]))),
     "what is usual is mixed into noise": (
         30,
-        put(noise.Noise, "error", lambda self, measurement: measurement.error),
+        several(
+            put(noise.Noise, "error", lambda self, measurement: measurement.error),
+            put(noise.Noise, "torn", lambda self, measurement: broken(measurement.step_s) > measurement.warmup),
+        ),
     ),
     "misses widen the doubt": (8, put(tuner, "Misses", NoMisses)),
     "doubt is bounded by compute": (6, put(expectations, "_compute_s", lambda state: 1e-9)),
@@ -172,17 +175,18 @@ RULES: dict[str, tuple[int, Patch]] = {
     "longer horizon with time": (4, put(tuner, "ahead", lambda lasted: choosing.AHEAD)),
     "rarer decisions": (40, put(tuner, "Backoff", Always)),
     "five decisions without a pause": (2, put(tuner, "Backoff", partial(trigger.Backoff, first=0))),
+    "torn windows are seen at all": (45, put(noise.Noise, "torn", lambda self, measurement: False)),
+    "steps explain torn windows": (40, put(calibration, "explained", lambda window, *_: window)),
+    "a warm-up that differs is explained": (9, put(calibration, "apart", lambda step_s, mean_s: 0.0)),
+    "two-stage pruning": (10, put(expectations, "_is_coarse", lambda config: True)),
     "half windows": (6, put(Twin, "brief", property(lambda self: False, lambda self, value: None))),
 }
 
 #: Lines of the rules that were deleted after this, which the file of numbers still has.
 GONE = {
     "only links that rest come back": 9,
-    "torn windows are seen at all": 175,
     "torn windows are taken apart": 75,
     "the step of both states is left out": 5,
-    "steps explain torn windows": 40,
-    "a warm-up that differs is explained": 9,
     "a torn warm-up after a switch": 5,
     "a trial that fits nothing is undone": 25,
     "a trial is blamed": 9,
@@ -200,9 +204,8 @@ GONE = {
     "early, all": 20,
     "surprises say less": 24,
     "slower with more in flight is the config": 4,
-    "two-stage pruning": 10,
-    "torn windows, doubts and surprises, together": 250,
-    "all that is deleted": 340,
+    "torn windows, doubts and surprises, together": 190,
+    "all that is deleted": 256,
 }
 
 

@@ -10,13 +10,16 @@ from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
+from autobyte.tuners.twin.explained import StepS, explained
 from autobyte.tuners.twin.noise import Noise
 from autobyte.tuners.twin.process import Posterior, Process, Processes, misfit
 from autobyte.tuners.twin.windows import (
+    BREAK,
     LEAST,
     JobState,
     JobWindow,
     Load,
+    apart,
     evidence,
     light_of,
     parts_of,
@@ -56,16 +59,19 @@ class JobCalibration:
 
     Args:
         load: of a config, for so many workers and servers.
+        step_s: time of a step under a config whose bytes take so many times as long (s), shape [stretches].
         unlikely: kinds of links that are less likely than this are left out; 0 takes all.
     """
 
     def __init__(
         self,
         load: Callable[[Config, int, int], Load],
+        step_s: StepS,
         *,
         unlikely: float = 0.0,
     ) -> None:
         self._load = load
+        self._step_s = step_s
         self._unlikely = unlikely
         self.windows: list[JobWindow] = []
         self.overhead = 1.0
@@ -73,12 +79,24 @@ class JobCalibration:
         self._links = np.full(len(LINKS), 1 / len(LINKS))  # how likely links are like each
         self.noise = Noise()
         self._steps = 0  # so far, of all windows
-        self.number = 0  # windows so far
+        self.number = 0  # windows so far, but for those that were left out
+        self._left_out = False  # the window before
         self._regimes = 1
 
     def note(self, measurement: Measurement) -> bool:
-        """Take in a window that has statistics, and say whether something has changed but the config."""
+        """Take in a window that has statistics, and say whether something has changed but the config.
+
+        A window in which the job changed shows the mean of two states, and is left out; the next one tells. Two in a
+        row are not.
+        """
         window, before = self._window(measurement), self.regime
+        self._left_out = bool(self.windows) and not self._left_out and self.noise.torn(measurement)
+        if self._left_out:
+            return True
+        off = apart(measurement.step_s[: measurement.warmup], measurement.mean_s)
+        if self.windows and off > BREAK:  # statistics have the warm-up, too
+            uncertain = off * measurement.warmup / len(measurement.step_s)
+            window = explained(window, uncertain, self.of(window), self._step_s)
         window.row[0] = self._regime_of(window)
         self.number += 1
         self._remember(window)

@@ -1,5 +1,6 @@
 """What the twin expects of every candidate: predicted step times, corrected by what was measured, and its doubts."""
 
+import math
 import statistics
 
 import numpy as np
@@ -13,6 +14,7 @@ from autobyte.tuners.twin.windows import JobState, Load
 
 HIDDEN = 0.3  # of the doubts, what is left where compute hides all communication
 BATCH, MARGIN = 16, 1.05  # candidates are predicted in batches until none that is left can be within 5 % of the best
+CLOSE = 1.02  # partitions within 2 % of the best are tried with every window
 HOPELESS = 1.5  # times the latest step: what blocks alone may take
 
 
@@ -31,9 +33,11 @@ class Expectations:
 
     def __init__(self, space: Space, predictor: Predictor | None, settings: Settings) -> None:
         self.candidates = every(space)
-        self.calibration = JobCalibration(self._load, unlikely=settings.unlikely)
+        self.calibration = JobCalibration(self._load, self._stretched, unlikely=settings.unlikely)
         self._predictor = predictor
         self._settings = settings
+        self._coarse = np.array([_is_coarse(config) for config in self.candidates])
+        self._partitions = [(config.partition_bytes, *config.knobs.values()) for config in self.candidates]
         self._loads: dict[tuple[int, tuple[float, ...], int, int], Load] = {}
         self._places: dict[tuple[int, int], Floats] = {}  # rows of all candidates
         self._costs: dict[tuple[int, int], Floats] = {}  # of all candidates' blocks
@@ -91,23 +95,35 @@ class Expectations:
         return np.flatnonzero(possible)
 
     def _predict(self, state: JobState, stretch: Floats, least_s: Floats, possible: Ints) -> Floats:
-        """Predicted step times (s), shape [configs]; infinite where a candidate is left out."""
+        """Predicted step times (s), shape [configs]; infinite where a candidate is left out.
+
+        Where only promising ones are predicted, windows of 1, 2, 4, 8 and 16 partitions come first: only where one of
+        them is close to the best are others tried.
+        """
         seconds = np.full(len(least_s), np.inf)
         if self._settings.scope is not Scope.PROMISING:
             seconds[possible] = self._step_s(state, possible, stretch)
             return seconds
-        order = np.argsort(least_s, kind="stable")
-        for first in range(0, len(order), BATCH):
-            batch = order[first : first + BATCH]
-            if least_s[batch[0]] > MARGIN * seconds.min():
-                break
-            seconds[batch] = self._step_s(state, batch, stretch)
+        order, close = np.argsort(least_s, kind="stable"), self._coarse
+        for _ in range(2):
+            rest = order[close[order] & np.isinf(seconds[order])]
+            for first in range(0, len(rest), BATCH):
+                batch = rest[first : first + BATCH]
+                if least_s[batch[0]] > MARGIN * seconds.min():
+                    break
+                seconds[batch] = self._step_s(state, batch, stretch)
+            near = {self._partitions[index] for index in np.flatnonzero(seconds <= CLOSE * seconds.min())}
+            close = np.array([partition in near for partition in self._partitions])
         return seconds
 
     def _step_s(self, state: JobState, some: Ints, stretch: Floats) -> Floats:
         assert self._predictor is not None
         configs = [self.candidates[index] for index in some]
         return self._predictor.step_s(state, configs, stretch[some], self.calibration)
+
+    def _stretched(self, state: JobState, config: Config, stretch: Floats) -> Floats:
+        assert self._predictor is not None
+        return self._predictor.step_s(state, [config] * len(stretch), stretch, self.calibration)
 
     def _wire_s(self, state: JobState, stretch: Floats) -> Floats:
         """Time that the busiest link needs in a step under each candidate (s): none is faster."""
@@ -139,6 +155,12 @@ class Expectations:
         if key not in self._loads:
             self._loads[key] = self._predictor.load(config, workers=workers, servers=servers)
         return self._loads[key]
+
+
+def _is_coarse(config: Config) -> bool:
+    """Whether a window is a power of two of partitions, or no whole number of them."""
+    ratio = config.credit_bytes / config.partition_bytes
+    return math.log2(ratio).is_integer() or not ratio.is_integer()
 
 
 def _compute_s(state: JobState) -> float:

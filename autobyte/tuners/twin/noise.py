@@ -5,6 +5,7 @@ import statistics
 from collections import deque
 
 from autobyte.trace import Measurement
+from autobyte.tuners.twin.windows import broken
 
 KEEP = 16  # windows that tell what is usual
 PRIOR = 4.0  # steps that what is usual counts for
@@ -14,8 +15,8 @@ class Noise:
     """Standard errors of windows, the shorter the more by what is usual in the job.
 
     Three steps are alike by chance often enough that a window which is taken at its word would be believed beyond any
-    longer one. So the variance of its steps is mixed with the median of the windows before it, which counts as 4
-    steps.
+    longer one. So the variance of its steps is mixed with the median of windows before it, which count as 4 steps;
+    those in which the job changed are not among them.
     """
 
     def __init__(self) -> None:
@@ -27,9 +28,14 @@ class Noise:
         own, usual = measurement.error**2 * count, self._usual
         if count < 2:
             return measurement.error if usual is None else math.sqrt(usual)
-        self._variances.append(own)
+        if not self.torn(measurement):
+            self._variances.append(own)
         mixed = own if usual is None else ((count - 1) * own + PRIOR * usual) / (count - 1 + PRIOR)
         return math.sqrt(mixed / count)
+
+    def torn(self, measurement: Measurement) -> bool:
+        """Whether the job changed within a window, after its warm-up."""
+        return broken(measurement.step_s, usual=self._usual, counts=PRIOR) > measurement.warmup
 
     @property
     def _usual(self) -> float | None:

@@ -88,7 +88,7 @@ class Twin(Tuner):
                 log.warning("%s has no statistics to calibrate on, and measures instead", self._settings.name)
             self._unseen.append((measurement.config, measurement.mean_s, self.calibration.noise.error(measurement)))
             del self._unseen[:-64]
-        if not changed:  # else it predicted the job that was
+        if not changed and not self.calibration.noise.torn(measurement):  # else it predicted the job that was
             self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s, noise=measurement.error)
         clear = self.calibration.number > number and self._misses.compared > compared
         self.miss = self._misses.last if clear else 0.0

@@ -17,6 +17,8 @@ TELLING, LEVER = 0.5, 2.0  # blocks in a step that start so, at least; how much 
 WAITS = 0.1  # by how much longer they take, if they wait for other workers
 LEAST = 1e-3  # the part of a link's time that bytes take, at least
 
+BREAK, SURE = 0.1, 5.0  # of log(step time) within a window, and in standard errors: the job changed meanwhile
+
 
 @dataclass(frozen=True)
 class Load:
@@ -207,11 +209,40 @@ def complete(measurement: Measurement, model: Model) -> bool:
     return bool(layers and sound and sends)
 
 
+def apart(step_s: Sequence[float], mean_s: float) -> float:
+    """By how much steps are not a mean, as a logarithm."""
+    return abs(math.log(max(float(np.mean(step_s)), 1e-12) / max(mean_s, 1e-12))) if step_s else 0.0
+
+
 @lru_cache
 def nominal_s(workers: int) -> float:
     """What a block costs by default on the link of each host, beyond its bytes (s)."""
     once, hop = Cluster(workers).overhead_s
     return once + 2 * (workers - 1) * hop if workers > 1 else 0.0
+
+
+def broken(step_s: Sequence[float], *, usual: float | None = None, counts: float = 0.0) -> int:
+    """The step from which a window's step times are others than before it; 0 where they are not.
+
+    Args:
+        step_s: of a window.
+        usual: variance of a step relative to the mean, if that is known from elsewhere.
+        counts: for how many steps that is to count.
+    """
+    logs = np.log(np.maximum(np.array(step_s), 1e-12))
+    count = len(logs)
+    if count < 2:
+        return 0
+    at, logs = np.arange(1, count), logs - logs.mean()
+    first, second = np.cumsum(logs)[:-1] / at, np.cumsum(logs[::-1])[-2::-1] / (count - at)  # means
+    squares = np.maximum((logs**2).sum() - at * first**2 - (count - at) * second**2, 0.0)
+    of = float(max(count - 2, 1))
+    if usual is not None:
+        squares, of = squares + counts * usual, of + counts
+    error = np.sqrt(squares / of * (1 / at + 1 / (count - at)))
+    sure = np.where(np.abs(first - second) > BREAK, np.abs(first - second) / np.maximum(error, 1e-3), 0.0)
+    step = int(sure.argmax())
+    return step + 1 if sure[step] > SURE else 0
 
 
 def place(config: Config, load: Load) -> list[float]:

@@ -1,6 +1,7 @@
 """What is usual in a job says how sure its shortest windows are."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from autobyte.config import Config
 from autobyte.trace import Measurement
 from autobyte.tuners.twin.noise import Noise
+from autobyte.tuners.twin.windows import broken
 
 CONFIG = Config(1 << 20, 1 << 22)
 
@@ -42,9 +44,37 @@ def test_over_many_windows_it_is_nearer_to_the_truth_than_windows_are() -> None:
     assert off < 0.5 * alone
 
 
+def test_a_window_in_which_the_job_changed_does_not_tell_what_is_usual() -> None:
+    noise, steady = Noise(), window(8, spread=0.01)
+    usual = noise.error(steady)
+    torn = replace(steady, step_s=(*steady.step_s[:6], *(3 * value for value in steady.step_s[6:])))
+    assert noise.torn(torn)
+    assert noise.error(torn) > 10 * usual
+    assert noise.error(steady) == pytest.approx(usual)
+
+
 def test_one_step_has_the_error_that_is_usual() -> None:
     noise, single = Noise(), Measurement(CONFIG, 0, (1.0, 1.0, 1.0), 2)
     assert noise.error(single) == 0
     for seed in range(8):
         noise.error(window(8, spread=0.05, seed=seed))
     assert noise.error(single) == pytest.approx(0.05, rel=0.3)
+
+
+def test_noise_is_no_change_of_the_job() -> None:
+    noise = Noise()
+    windows = [window(3, spread=0.1, seed=seed) for seed in range(800)]
+    for each in windows:
+        noise.error(each)
+    alone = sum(broken(each.step_s) > 2 for each in windows)
+    assert alone > 10
+    assert sum(noise.torn(each) for each in windows) < alone / 5
+
+
+def test_a_change_beyond_the_noise_is_seen() -> None:
+    noise = Noise()
+    for seed in range(8):
+        noise.error(window(8, spread=0.05, seed=seed))
+    first, then = window(2, spread=0.05, seed=9).step_s, window(2, spread=0.05, seed=10).step_s
+    assert noise.torn(Measurement(CONFIG, 0, (*first, *(2 * value for value in then)), 2))
+    assert not noise.torn(Measurement(CONFIG, 0, (*first, *(2 * value for value in then)), 4))

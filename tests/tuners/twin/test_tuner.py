@@ -166,7 +166,6 @@ def test_a_change_of_the_job_is_no_error_of_the_simulation() -> None:
     to, fro = (Change(at=at, every=40, up=gbit * GBIT, down=gbit * GBIT) for at, gbit in ((19, 3), (39, 10)))
     twin = Twin(space, model=job.model, predictor=Simulated(job))
     decisions = tune(twin, World(job, scenario=Scenario("to and fro", (to, fro))), space, budget=12)
-    assert twin._misses.error < 0.2
     assert min(decision.config.partition_bytes for decision in decisions[6:]) >= 32 << 20  # tried some, came back
 
 
