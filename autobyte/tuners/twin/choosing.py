@@ -36,7 +36,7 @@ def every(space: Space) -> list[Config]:
 def beyond(flight: Floats, seen: float) -> Floats:
     """How far windows are in what nobody has seen, from 0, nearly seen, to 1, an octave and more; shape [configs].
 
-    Networks may collapse under large windows, and nothing in a small one tells. What is usual counts as seen.
+    Networks may collapse under large windows, and a small one does not show it. What is usual counts as seen.
 
     Args:
         flight: log2 of the bytes in flight.
@@ -62,7 +62,7 @@ def worth(mean: Floats, deviation: Floats, *, windows: float) -> Floats:
     Each is looked at alone, and a window is taken at its word: the expected improvement on the best.
 
     Args:
-        mean: of the logarithm of its step time; infinite for who cannot win.
+        mean: of the logarithm of its step time; infinite where it cannot win.
         deviation: how sure that is.
         windows: for which a trial is expected to pay off.
     """
@@ -77,7 +77,7 @@ class Belief:
     """What a tuner thinks of its candidates.
 
     Args:
-        mean: of the logarithm of the step time, shape [configs]; infinite for who cannot win.
+        mean: of the logarithm of the step time, shape [configs]; infinite where it cannot win.
         deviation: of each, shape [configs].
         together: covariance between some of them, given by their indices.
         noise: deviation of the logarithm of a window's step time.
