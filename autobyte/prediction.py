@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -10,9 +11,11 @@ from autobyte.job import Cluster, Floats, Job, Layer, Model
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.policies import POLICIES, make_plan
 from autobyte.simulator import kernel
-from autobyte.tuners.twin_windows import JobState, Load, nominal_s
+from autobyte.tuners.twin.calibration import JobCalibration
+from autobyte.tuners.twin.windows import JobState, JobWindow, Load, nominal_s
 
 ALIKE = 0.1  # workers whose times, or links whose rates, differ by less count as alike
+SAME = 0.01  # relative, of what a block costs: windows are as they were
 SETTLING = 3  # steps until workers that differ have found their rhythm
 
 
@@ -32,6 +35,7 @@ class Simulated:
         self._plans: dict[Config, Plan] = {}  # of the job as it is known without a state
         self._latest: tuple[JobState, Job, kernel.Repeated] | None = None
         self._timed: tuple[JobState, Model] | None = None  # with the times of a state
+        self._ran: WeakKeyDictionary[JobWindow, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
 
     def load(self, config: Config, *, workers: int, servers: int) -> Load:
         """What a step puts on the link of each host under a config."""
@@ -46,13 +50,16 @@ class Simulated:
             block_s=nominal_s(workers),
         )
 
-    def step_s(self, state: JobState, configs: Sequence[Config], stretch: Floats) -> Floats:
-        """Time of a steady step under each config (s), shape [configs].
+    def step_s(
+        self, state: JobState, configs: Sequence[Config], stretch: Floats, past: JobCalibration | None = None
+    ) -> Floats:
+        """Return the time of a steady step under each config (s), shape [configs].
 
         Args:
             state: of workers and links.
             configs: what is to be predicted.
             stretch: how much longer bytes take than the state says, shape [configs].
+            past: what ran; a simulation does not need it.
         """
         if self._latest is None or self._latest[0] is not state:
             job = replace(self._job, cluster=_cluster(state))
@@ -66,6 +73,18 @@ class Simulated:
                 for config, factor in zip(configs, stretch.tolist(), strict=True)
             ]
         )
+
+    def ran_s(self, past: JobCalibration, now: JobState) -> Floats:
+        """Return what the simulation says of the windows that ran, each in its own state (s), shape [windows]."""
+        return np.array([self._ran_s(window, past) for window in past.windows])
+
+    def _ran_s(self, window: JobWindow, past: JobCalibration) -> float:
+        """Step time of one of them (s), simulated again where a block's cost is not what it was."""
+        known = self._ran.get(window)
+        if known is None or abs(known[0] / past.overhead - 1) > SAME:
+            known = past.overhead, float(self.step_s(past.of(window), [window.config], np.ones(1))[0])
+            self._ran[window] = known
+        return max(known[1], 1e-12)
 
     def _plan_in(self, state: JobState, job: Job, config: Config, factor: float) -> Plan:
         """What the config's policy makes of a state with links that are slower by a factor."""

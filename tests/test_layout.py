@@ -10,10 +10,10 @@ ROOT = Path(__file__).parent.parent
 #: Files of `autobyte/` without a test file of their name, by the file in `tests/` that covers them. The tests of
 #: `autobyte/a/b.py` are in `tests/a/test_b.py`; `a/*` is all of a folder that has no file there.
 COVERED_BY = {
-    "cli/test_cli.py": "cli/compare.py cli/console.py cli/convert.py cli/models.py cli/options.py cli/plugins.py "
+    "cli/test_cli.py": "cli/compare.py cli/console.py cli/convert.py cli/files.py cli/models.py cli/options.py cli/plugins.py "
     "cli/profile.py cli/report.py cli/simulate.py",
     "cli/test_collect.py": "cli/fit.py nets/checkpoint.py nets/stored.py",
-    "comparison/test_oracle.py": "comparison/contest.py comparison/verdict.py",
+    "comparison/test_oracle.py": "comparison/contest.py comparison/truth.py comparison/verdict.py",
     "comparison/test_overview.py": "comparison/panels/cost.py",
     "comparison/test_page.py": "comparison/outcome.py comparison/panels/timeline.py comparison/repeat.py "
     "comparison/table.py",
@@ -41,7 +41,7 @@ COVERED_BY = {
     "simulator/test_kernel.py": "simulator/loop.py simulator/simulation.py",
     "simulator/test_landscape.py": "comparison/worlds.py",
     "simulator/test_simulate.py": "simulator/costs.py simulator/effects.py simulator/network.py simulator/worker.py",
-    "simulator/test_world.py": "simulator/environment.py",
+    "simulator/test_world.py": "simulator/clock.py",
     "testbed/test_hosts.py": "testbed/namespaces.py",
     "testbed/test_testbed_bench.py": "bench/bench.py bench/cell.py bench/plot.py bench/policies.py cli/bench.py",
     "testbed/test_testbed_calibration.py": "bench/calibration.py",
@@ -52,9 +52,10 @@ COVERED_BY = {
     "testbed/test_testbed_validation.py": "bench/validation.py cli/validate.py",
     "torch/test_optimizer.py": "torch/on.py",
     "tuners/test_contract.py": "testing/tuner.py tuners/base.py tuners/fixed.py tuners/grid.py tuners/random.py",
-    "tuners/test_metanet.py": "tuners/metanet_network.py tuners/metanet_predictor.py",
+    "tuners/metanet/test_tuner.py": "tuners/metanet/network.py tuners/metanet/predictor.py tuners/metanet/trained.py",
     "tuners/test_searching.py": "tuners/bayesian.py tuners/descent.py tuners/optuna.py",
-    "tuners/test_twin.py": "prediction.py tuners/twin_calibration.py tuners/twin_torn.py tuners/twin_windows.py",
+    "tuners/twin/test_tuner.py": "tuners/twin/calibration.py tuners/twin/expectations.py tuners/twin/explained.py "
+    "tuners/twin/predictor.py",
 }
 
 

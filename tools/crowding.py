@@ -19,9 +19,9 @@ from autobyte.job import Cluster
 from autobyte.prediction import Simulated
 from autobyte.simulator.landscape import least_s
 from autobyte.simulator.world import World
-from autobyte.tuners.twin_calibration import LINKS
-from autobyte.tuners.twin_process import KNEE
-from autobyte.tuners.twin_windows import JobState, Window, place
+from autobyte.tuners.twin.calibration import LINKS
+from autobyte.tuners.twin.process import KNEE
+from autobyte.tuners.twin.windows import JobState, JobWindow, place
 from autobyte.units import MIB
 
 FIRST = 20_000  # seeds
@@ -44,7 +44,7 @@ def paces(seed: int) -> dict[int, float]:
         rates = stats.up_bytes_per_s, stats.down_bytes_per_s
         state = JobState(stats.forward_s, stats.backward_s, *rates, stats.servers, 0.0)
         row = np.array([0.0, 0.0, *place(config, load)])
-        return float(Window(config, row, load, state, measured.mean_s, 0.0).pace(cost)), measured.mean_s
+        return float(JobWindow(config, row, load, state, measured.mean_s, 0.0).pace(cost)), measured.mean_s
 
     usual, default_s = pace(Space().default)
     total = drawn.job.gradients.total_bytes

@@ -51,7 +51,8 @@ from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners import TUNERS
-from autobyte.tuners.twin import Twin
+from autobyte.tuners.twin import Settings, Twin
+from autobyte.tuners.twin.predictor import Scope
 from autobyte.tuning import WARMUP, WINDOW, Decision, make_tuner, tune
 
 ROOT = Path(__file__).parent.parent
@@ -317,7 +318,8 @@ def decided(kind: str, seed: int, ways: Sequence[str]) -> list[Row]:
     best_s, rows = _best_s("judge_static", kind, seed, drawn), []
     for way in ways:
         predictor = Simulated(drawn.job)
-        twin = Twin(Space(), model=drawn.job.model, predictor=predictor, exhaustive=way == "exhaustive")
+        settings = Settings(scope=Scope.ALL if way == "exhaustive" else Scope.PROMISING)
+        twin = Twin(Space(), model=drawn.job.model, predictor=predictor, settings=settings)
         world, config, seconds = World(drawn.job, effects=drawn.effects, seed=seed), Space().default, []
         for _ in range(EARLY):
             measurement = world.measure(config, iterations=WINDOW, warmup=WARMUP)

@@ -14,7 +14,7 @@ from autobyte.features.vector import Candidates, Vector
 from autobyte.job import Floats
 from autobyte.nets.forward import Forward, head
 from autobyte.nets.metanet import Array
-from autobyte.nets.stored import Replay
+from autobyte.nets.stored import Rehearsal
 
 STEPS, RATE, REPLAYED, EMPHASIS = 24, 2e-3, 31, 16.0
 BETA, BETA_SQUARE, EPSILON = 0.9, 0.999, 1e-7  # Adam (Kingma and Ba, 2015), as in Keras
@@ -57,7 +57,7 @@ class Adaptation:
         seed: of which of them are replayed.
     """
 
-    def __init__(self, net: Forward, replay: Replay, *, seed: int = 0) -> None:
+    def __init__(self, net: Forward, replay: Rehearsal, *, seed: int = 0) -> None:
         self._net = net
         self._replay = replay
         self._random = np.random.default_rng(seed)
@@ -119,8 +119,8 @@ def _slopes(weights: Sequence[Array], batch: Batch) -> list[Array]:
     """Gradient of the mean weighted square error by each array of the head."""
     _, _, _, _, asked, dense, _, out, _ = weights
     state = batch.state[:, None]
-    a, b, c, said = head(weights, state, batch.candidate)
-    miss = batch.weight * (said[..., 0] - batch.target)
+    a, b, c, output = head(weights, state, batch.candidate)
+    miss = batch.weight * (output[..., 0] - batch.target)
     off: Array = (2 / batch.target.size * miss)[..., None].astype(np.float32)
     by_c: Array = (off @ out.T) * (c > 0)
     by_b: Array = (by_c @ dense.T) * (b > 0)

@@ -51,7 +51,7 @@ class Steady(Protocol):
 
 
 @dataclass(frozen=True)
-class Environment:
+class SampledEnvironment:
     """A job at each of some bandwidths, and the second-order effects of the world it runs in."""
 
     number: int
@@ -131,7 +131,7 @@ class Groups:
 KINDS = ("paper", "varied", "measured", "judged", "judged-unseen")
 
 
-def draw(number: int, models: Mapping[str, Model], *, seed: int, kind: str) -> Environment:
+def draw(number: int, models: Mapping[str, Model], *, seed: int, kind: str) -> SampledEnvironment:
     """Draw an environment; the same number and seed give the same one.
 
     Args:
@@ -166,7 +166,7 @@ def draw(number: int, models: Mapping[str, Model], *, seed: int, kind: str) -> E
     rates: tuple[float, ...] = RATES
     if kind.startswith("judged"):
         rates = (float(random.choice(UNSEEN_RATES if unseen else RATES)),)
-    return Environment(number, kind, Job(model, cluster), rates, effects, seed + number)
+    return SampledEnvironment(number, kind, Job(model, cluster), rates, effects, seed + number)
 
 
 def _varied(model: Model, random: Random) -> Model:
@@ -209,7 +209,7 @@ def _effects(random: Random, workers: int) -> dict[str, Any]:
     return effects
 
 
-def episode(environment: Environment, simulate: Simulate, *, space: Space = Space()) -> Groups:  # noqa: B008
+def episode(environment: SampledEnvironment, simulate: Simulate, *, space: Space = Space()) -> Groups:  # noqa: B008
     """Train through changing bandwidths under random configs, and group what came by bandwidth.
 
     Half of the configs are drawn from the whole grid; of a varied environment the other half lies where optima do.
@@ -236,7 +236,7 @@ def episode(environment: Environment, simulate: Simulate, *, space: Space = Spac
     )
 
 
-def judged(environment: Environment, simulate: Simulate, steady: Steady, *, space: Space = Space()) -> Groups:  # noqa: B008
+def judged(environment: SampledEnvironment, simulate: Simulate, steady: Steady, *, space: Space = Space()) -> Groups:  # noqa: B008
     """A window under the default, and the truth of every config of the grid."""
     job = environment.at(environment.rates[0])
     window = simulate(job, space.default, iterations=10, first=0, effects=environment.effects, seed=environment.seed)

@@ -68,8 +68,8 @@ class Forward(Net):
             asked: the candidates.
         """
         members = state.reshape(-1, self.variant.members, LSTM + 2 * BRANCH).swapaxes(0, 1)
-        *_, said = head(self._together, members, self.scored("candidate", asked.table))
-        rated: Floats = said[..., 0].mean(axis=0).astype(np.float64)
+        *_, output = head(self._together, members, self.scored("candidate", asked.table))
+        rated: Floats = output[..., 0].mean(axis=0).astype(np.float64)
         return rated
 
 

@@ -169,8 +169,8 @@ class MetaNet(Net):
         """What the heads say of each candidate: the mean of their outputs, shape [configs]."""
         table = self.scored("candidate", asked.table)[None]
         pairs = zip(self.heads, self.parts(state), strict=True)
-        said: Floats = np.mean([_run(head, [part[None], table])[0, :, 0] for head, part in pairs], axis=0)
-        return said.astype(np.float64)
+        output: Floats = np.mean([_run(head, [part[None], table])[0, :, 0] for head, part in pairs], axis=0)
+        return output.astype(np.float64)
 
     @property
     def weights(self) -> list[Array]:

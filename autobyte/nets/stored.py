@@ -20,7 +20,7 @@ GROUPS = ("layer", "bandwidth", "static", "candidate")
 
 
 @dataclass(frozen=True, eq=False)
-class Replay:
+class Rehearsal:
     """Offline samples that adaptation mixes in, so that what was known is not forgotten; as the head takes them.
 
     Args:
@@ -39,7 +39,7 @@ class Replay:
         return len(self.state)
 
 
-def save(net: MetaNet, replay: Replay, path: Path, *, about: Mapping[str, Any]) -> None:
+def save(net: MetaNet, replay: Rehearsal, path: Path, *, about: Mapping[str, Any]) -> None:
     """Write a network, and a JSON file of the same name that says what it was made from and how good it is.
 
     Raises:
@@ -62,7 +62,7 @@ def save(net: MetaNet, replay: Replay, path: Path, *, about: Mapping[str, Any]) 
         raise FileError(f"cannot write weights {path}: {error.strerror}") from None
 
 
-def load(path: Path) -> tuple[MetaNet, Replay]:
+def load(path: Path) -> tuple[MetaNet, Rehearsal]:
     """Read a network, to fit it on.
 
     Raises:
@@ -78,7 +78,7 @@ def load(path: Path) -> tuple[MetaNet, Replay]:
     return net, replay
 
 
-def forward(path: Path) -> tuple[Forward, Replay]:
+def forward(path: Path) -> tuple[Forward, Rehearsal]:
     """Read a network, to predict with; needs no Keras.
 
     Raises:
@@ -91,7 +91,7 @@ def forward(path: Path) -> tuple[Forward, Replay]:
         raise FileError(f"weights {path} are damaged: {error}") from None
 
 
-def network(variant: str, path: Path | str | None = None) -> tuple[Forward, Replay]:
+def network(variant: str, path: Path | str | None = None) -> tuple[Forward, Rehearsal]:
     """The network of a variant that comes with the package, or one's own.
 
     Raises:
@@ -104,7 +104,7 @@ def network(variant: str, path: Path | str | None = None) -> tuple[Forward, Repl
     return net, replay
 
 
-def _opened(path: Path) -> tuple[str, Scale, list[Array], Replay]:
+def _opened(path: Path) -> tuple[str, Scale, list[Array], Rehearsal]:
     """Variant, scales, weights and replayed samples of a file that fits this version."""
     arrays, header = _read(path)
     try:
@@ -127,7 +127,7 @@ def _opened(path: Path) -> tuple[str, Scale, list[Array], Replay]:
         }
     except (KeyError, TypeError, IndexError) as error:
         raise FileError(f"weights {path} are damaged: {error}") from None
-    return name, scale, weights, Replay(**parts)
+    return name, scale, weights, Rehearsal(**parts)
 
 
 def about(path: Path) -> dict[str, Any]:

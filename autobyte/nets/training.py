@@ -18,7 +18,7 @@ from autobyte.nets.backend import arrays, keras, modestly
 from autobyte.nets.checkpoint import Checkpoint
 from autobyte.nets.dataset import Groups
 from autobyte.nets.metanet import VARIANTS, MetaNet, Scale
-from autobyte.nets.stored import Replay
+from autobyte.nets.stored import Rehearsal
 
 Floats = npt.NDArray[np.float64]
 
@@ -66,7 +66,7 @@ def fit(
     if variant == "paper":
         groups = groups.of_kind("paper", "measured")
     learn, check = split(groups, seed=seed)
-    run = _Run(MetaNet(variant, scale_of(learn, variant), seed=seed), learn, epochs=epochs, seed=seed)
+    run = _Fit(MetaNet(variant, scale_of(learn, variant), seed=seed), learn, epochs=epochs, seed=seed)
     kept = Checkpoint(checkpoint, {"variant": variant, "epochs": epochs, "seed": seed, "data": groups.digest})
     where = kept.find()
     if where is not None:
@@ -77,8 +77,10 @@ def fit(
         with modestly(learning=True):
             loss = run.step()
         with modestly(learning=False):
-            said = run.combined.predict_on_batch(known).mean(axis=-1, keepdims=True)
-            off = float(keras().ops.mean(judge(*map(keras().ops.convert_to_tensor, (_both(wanted, counted), said)))))
+            predicted = run.combined.predict_on_batch(known).mean(axis=-1, keepdims=True)
+            off = float(
+                keras().ops.mean(judge(*map(keras().ops.convert_to_tensor, (_both(wanted, counted), predicted))))
+            )
         progress(Progress(run.epoch, loss, off))
         run.note(off)
         numbers, lists = run.where
@@ -88,7 +90,7 @@ def fit(
     return run.net, check
 
 
-class _Run:
+class _Fit:
     """A fit between two epochs: everything that a checkpoint holds."""
 
     def __init__(self, net: MetaNet, learn: Groups, *, epochs: int, seed: int) -> None:
@@ -174,8 +176,8 @@ def _combined(net: MetaNet) -> Any:
     k = keras()
     inputs = [k.Input(tensor.shape[1:]) for tensor in (*net.encoders[0].inputs, net.heads[0].inputs[1])]
     pairs = zip(net.encoders, net.heads, strict=True)
-    said = [head([encoder(inputs[:3]), inputs[3]]) for encoder, head in pairs]
-    return k.Model(inputs, k.layers.Concatenate()(said) if len(said) > 1 else said[0])
+    outputs = [head([encoder(inputs[:3]), inputs[3]]) for encoder, head in pairs]
+    return k.Model(inputs, k.layers.Concatenate()(outputs) if len(outputs) > 1 else outputs[0])
 
 
 def _arrays(net: MetaNet, groups: Groups) -> tuple[list[Any], Any, Any]:
@@ -206,8 +208,8 @@ def _loss(net: MetaNet) -> Callable[[Any, Any], Any]:
     """
     ops, common = keras().ops, 1.0 if net.variant.speed else COMMON
 
-    def loss(wanted: Any, said: Any) -> Any:
-        weight, off = wanted[..., 1:], said - wanted[..., :1]  # [G, K, 1], [G, K, members]
+    def loss(wanted: Any, predicted: Any) -> Any:
+        weight, off = wanted[..., 1:], predicted - wanted[..., :1]  # [G, K, 1], [G, K, members]
         total = ops.sum(weight, axis=1) + 1e-6
         mean = ops.sum(weight * off, axis=1) / total
         apart = ops.sum(weight * (off - mean[:, None]) ** 2, axis=1)
@@ -216,12 +218,12 @@ def _loss(net: MetaNet) -> Callable[[Any, Any], Any]:
     return loss
 
 
-def replay_of(net: MetaNet, groups: Groups, *, count: int = 256, seed: int = 0) -> Replay:
+def replay_of(net: MetaNet, groups: Groups, *, count: int = 256, seed: int = 0) -> Rehearsal:
     """Some of the groups, encoded, for adaptation to mix in."""
     some = groups[np.random.default_rng(seed).choice(len(groups), min(count, len(groups)), replace=False)]
     inputs, target, weight = _arrays(net, some)
     codes = [np.asarray(encoder.predict_on_batch(inputs[:3])) for encoder in net.encoders]
-    return Replay(np.concatenate(codes, axis=-1), inputs[3], target[..., 0], weight)
+    return Rehearsal(np.concatenate(codes, axis=-1), inputs[3], target[..., 0], weight)
 
 
 def predicted_s(net: MetaNet, groups: Groups) -> Floats:
@@ -246,16 +248,18 @@ def scores(net: MetaNet, truth: Groups) -> dict[str, float]:
         90th percentile, beside that of the best constant in hindsight and of the closed form alone; `gap_closed`
         from that constant to the oracle, where it is at least 5 %.
     """
-    said = predicted_s(net, truth)
-    return errors(said, truth) | chosen(said, truth)
+    predicted = predicted_s(net, truth)
+    return errors(predicted, truth) | chosen(predicted, truth)
 
 
-def errors(said: Floats, groups: Groups) -> dict[str, float]:
+def errors(predicted: Floats, groups: Groups) -> dict[str, float]:
     """`mape` of predicted step times (s, [G, K]), and `rank_correlation` (Spearman's, within a state)."""
     there = np.isfinite(groups.step_s)
-    error = np.abs(said / np.where(there, groups.step_s, 1.0) - 1)[there]
+    error = np.abs(predicted / np.where(there, groups.step_s, 1.0) - 1)[there]
     ranks = [
-        _spearman(said[g, there[g]], groups.step_s[g, there[g]]) for g in range(len(groups)) if there[g].sum() > 2
+        _spearman(predicted[g, there[g]], groups.step_s[g, there[g]])
+        for g in range(len(groups))
+        if there[g].sum() > 2
     ]
     return {"mape": float(error.mean()), "rank_correlation": float(np.nanmean(ranks))}
 

@@ -69,7 +69,7 @@ TUNERS: Registry[Tuner] = Registry(
     "tuner",
     {
         "default": "autobyte.tuners.fixed:Default",
-        "p3": "autobyte.tuners.fixed:P3",
+        "p3": "autobyte.tuners.fixed:FixedP3",
         "grid": "autobyte.tuners.grid:Grid",
         "random": "autobyte.tuners.random:Random",
         "bayesian": "autobyte.tuners.bayesian:Bayesian",

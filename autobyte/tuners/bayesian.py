@@ -74,11 +74,11 @@ class BayesianPublished(Tuner):
         credits_of_space = (low * space.credit_ratio[0], high * space.credit_ratio[1])
         box = [_within(self.PARTITION_BYTES, (low, high)), _within(self.CREDIT_BYTES, credits_of_space)]
         self._search = _optimizer(box, initial=10, margin=0.1, seed=seed)
-        self._told = 0
+        self._windows = 0
 
     def ask(self) -> Config | None:
         """A point of the linear box; a window smaller than a partition, or too large for the space, is cut to it."""
-        if self._told > TRIALS:
+        if self._windows > TRIALS:
             return None
         with _quiet():
             partition, credit = (max(1, round(value)) for value in self._search.ask())
@@ -88,8 +88,8 @@ class BayesianPublished(Tuner):
 
     def tell(self, measurement: Measurement) -> None:
         """Fit the process to it, in seconds."""
-        self._told += 1
-        if 1 < self._told <= TRIALS + 1:
+        self._windows += 1
+        if 1 < self._windows <= TRIALS + 1:
             config = measurement.config
             place = [
                 min(max(float(value), dimension.low), dimension.high)

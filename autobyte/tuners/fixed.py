@@ -23,7 +23,7 @@ class Default(Tuner):
         """Nothing to learn."""
 
 
-class P3(Tuner):
+class FixedP3(Tuner):
     """P3's slices of 160 KB, one at a time, brought into the space if need be.
 
     Reference: AutoByte, sec. II-E.

@@ -6,7 +6,7 @@ from autobyte import models
 from autobyte.job import Model
 from autobyte.nets.dataset import Groups, draw, episode, judged
 from autobyte.nets.metanet import MetaNet
-from autobyte.nets.stored import Replay
+from autobyte.nets.stored import Rehearsal
 from autobyte.nets.training import fit, replay_of
 from autobyte.simulator.observe import truth_s, window
 
@@ -35,7 +35,7 @@ def truth() -> Groups:
 
 
 @cache
-def fitted(variant: str = "improved") -> tuple[MetaNet, Replay]:
+def fitted(variant: str = "improved") -> tuple[MetaNet, Rehearsal]:
     """A network after two epochs; not to be changed."""
     net, _ = fit(groups(), variant=variant, epochs=2)
     return net, replay_of(net, groups())

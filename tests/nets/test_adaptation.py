@@ -16,7 +16,7 @@ from autobyte.nets.adaptation import Adaptation, Batch, Lesson, adam
 from autobyte.nets.backend import arrays, keras
 from autobyte.nets.forward import Forward, head
 from autobyte.nets.metanet import MetaNet
-from autobyte.nets.stored import Replay
+from autobyte.nets.stored import Rehearsal
 from autobyte.simulator.world import World
 
 JOB = Job(load("vgg16"), Cluster.uniform(8, 1.25e9))
@@ -24,7 +24,7 @@ STATE = Watch(JOB.model).add(World(JOB).measure(Space().default, iterations=10, 
 ASKED = candidates(STATE, Space().grid()[150:156])
 
 
-def copied() -> tuple[Forward, Replay]:
+def copied() -> tuple[Forward, Rehearsal]:
     """A fitted network of its own."""
     known, replay = fitted()
     return Forward(known.variant.name, known.scale, known.weights), replay
@@ -93,7 +93,7 @@ def test_of_more_samples_than_a_row_has_the_latest_count() -> None:
     assert batch.target[0] == pytest.approx(net.target(taught.step_s, asked.floor_s, STATE.samples)[-width:])
 
 
-def _loss(net: Forward, replay: Replay) -> float:
+def _loss(net: Forward, replay: Rehearsal) -> float:
     pairs = zip(net.heads, net.parts(replay.state), strict=True)
     said = np.mean([head(own, part[:, None], replay.candidate)[-1][..., 0] for own, part in pairs], axis=0)
     return float(((said - replay.target) ** 2 * replay.weight).sum() / replay.weight.sum())

@@ -13,7 +13,7 @@ from autobyte.trace import Measurement
 from autobyte.tuners import TUNERS
 from autobyte.tuners.bayesian import Bayesian, BayesianPublished
 from autobyte.tuners.descent import Descent
-from autobyte.tuners.fixed import P3, Default
+from autobyte.tuners.fixed import Default, FixedP3
 from autobyte.tuners.grid import Grid
 from autobyte.tuners.metanet import Metanet, MetanetPublished
 from autobyte.tuners.optuna import Optuna, OptunaCmaEs, OptunaGP, OptunaRandom
@@ -33,7 +33,7 @@ class TestDefault(TunerContract):
 
 
 class TestP3(TunerContract):
-    tuner = P3
+    tuner = FixedP3
 
 
 class TestGrid(TunerContract):

@@ -8,13 +8,15 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from autobyte.config import Config
-from autobyte.job import Cluster, Floats
+from autobyte.job import Cluster, Floats, Model
+from autobyte.trace import Measurement
 
 LINK_NOISE = 0.01  # of a pace
 LIGHT_NOISE = 0.02  # of how much longer bytes take with little in flight
 TELLING, LEVER = 0.5, 2.0  # blocks in a step that start so, at least; how much more is in flight otherwise
 WAITS = 0.1  # by how much longer they take, if they wait for other workers
 LEAST = 1e-3  # the part of a link's time that bytes take, at least
+
 BREAK, SURE = 0.1, 5.0  # of log(step time) within a window, and in standard errors: the job changed meanwhile
 
 
@@ -91,7 +93,7 @@ class Light:
 
 
 @dataclass(eq=False)
-class Window:
+class JobWindow:
     """A window's statistics, and the load that it ran under."""
 
     config: Config
@@ -100,13 +102,12 @@ class Window:
     state: JobState  # rates as measured, blocks and all
     step_s: float
     error: float  # of the mean, relative
-    surprise: float = 0.0  # by how much the logarithm of its pace was not what the windows before said
     light: Light | None = None  # what it tells of a smaller window in flight
 
     @property
     def noise(self) -> float:
-        """Of the logarithm of its pace: that of its steps, or more if it surprises: then it says less of others."""
-        return max(LINK_NOISE, self.error, abs(self.surprise))
+        """Of the logarithm of its pace: that of its steps."""
+        return max(LINK_NOISE, self.error)
 
     @cached_property
     def compute_s(self) -> float:
@@ -132,7 +133,7 @@ class Window:
         return float(self.load.nbytes.max())
 
 
-def light_of(sends: Floats | None, window: Window) -> Light | None:
+def light_of(sends: Floats | None, window: JobWindow) -> Light | None:
     """What a window's sends, shape [workers, 2, 4], tell of a smaller one; None where they do not."""
     if sends is None or not np.isfinite(sends).all():
         return None
@@ -140,11 +141,11 @@ def light_of(sends: Floats | None, window: Window) -> Light | None:
         return None
     blocks, nbytes, seconds, flight = sends.transpose(2, 1, 0)
     every, light = flight.sum(axis=1) / nbytes.sum(axis=1)
-    told = Light(float(light), blocks / nbytes, seconds / nbytes)
-    return told if every >= LEVER * light and told.stretch(window.load.block_s) < WAITS else None
+    shown = Light(float(light), blocks / nbytes, seconds / nbytes)
+    return shown if every >= LEVER * light and shown.stretch(window.load.block_s) < WAITS else None
 
 
-def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Floats, Floats, Floats]:
+def evidence(windows: Sequence[JobWindow], overhead: Floats | float) -> tuple[Floats, Floats, Floats]:
     """What windows tell of the pace of links: rows as `Process` has them, that of the latest last, paces, noise.
 
     A window that tells of a smaller one in flight does so in a row of its own, which shares its noise. Blocks that
@@ -174,18 +175,43 @@ def evidence(windows: Sequence[Window], overhead: Floats | float) -> tuple[Float
     return np.array(rows), paces, noise
 
 
-def parts_of(windows: Sequence[Window], overhead: Floats | float) -> Floats:
+def parts_of(windows: Sequence[JobWindow], overhead: Floats | float) -> Floats:
     """The part of each window's link time that bytes took, if blocks cost so much; shape [windows, ...]."""
     blocks = np.array([window.load.blocks_s / window.busy_s for window in windows])
     parts: Floats = 1.0 - np.multiply.outer(blocks, overhead)
     return np.maximum(parts, LEAST)
 
 
-def paces_of(windows: Sequence[Window], overhead: Floats | float) -> Floats:
+def paces_of(windows: Sequence[JobWindow], overhead: Floats | float) -> Floats:
     """Logarithms of the seconds per byte, if blocks cost so much; shape [windows, ...]."""
     parts = parts_of(windows, overhead)
     alone = np.log([window.busy_s / window.most_bytes for window in windows])
     return np.log(parts) + alone.reshape(-1, *[1] * (parts.ndim - 1))
+
+
+def complete(measurement: Measurement, model: Model) -> bool:
+    """Whether a window has statistics that are possible, of workers that send something.
+
+    Args:
+        measurement: the window.
+        model: what is trained.
+    """
+    stats = measurement.stats
+    if stats is None:
+        return False
+    times = np.array([stats.forward_s, stats.backward_s])
+    rates = np.array([stats.up_bytes_per_s, stats.down_bytes_per_s])
+    layers = times.shape[-1] == len(model.layers)
+    sound = (
+        times.size and times.min() >= 0 and 0 < times.sum() < math.inf and rates.min() > 0 and rates.max() < math.inf
+    )
+    sends = len(stats.forward_s) > 1 and any(tensor.numel for tensor in model.tensors)
+    return bool(layers and sound and sends)
+
+
+def apart(step_s: Sequence[float], mean_s: float) -> float:
+    """By how much steps are not a mean, as a logarithm."""
+    return abs(math.log(max(float(np.mean(step_s)), 1e-12) / max(mean_s, 1e-12))) if step_s else 0.0
 
 
 @lru_cache
@@ -193,11 +219,6 @@ def nominal_s(workers: int) -> float:
     """What a block costs by default on the link of each host, beyond its bytes (s)."""
     once, hop = Cluster(workers).overhead_s
     return once + 2 * (workers - 1) * hop if workers > 1 else 0.0
-
-
-def apart(step_s: Sequence[float], mean_s: float) -> float:
-    """By how much steps are not a mean, as a logarithm."""
-    return abs(math.log(max(float(np.mean(step_s)), 1e-12) / max(mean_s, 1e-12))) if step_s else 0.0
 
 
 def broken(step_s: Sequence[float], *, usual: float | None = None, counts: float = 0.0) -> int:
@@ -220,8 +241,8 @@ def broken(step_s: Sequence[float], *, usual: float | None = None, counts: float
         squares, of = squares + counts * usual, of + counts
     error = np.sqrt(squares / of * (1 / at + 1 / (count - at)))
     sure = np.where(np.abs(first - second) > BREAK, np.abs(first - second) / np.maximum(error, 1e-3), 0.0)
-    found = int(sure.argmax())
-    return found + 1 if sure[found] > SURE else 0
+    step = int(sure.argmax())
+    return step + 1 if sure[step] > SURE else 0
 
 
 def place(config: Config, load: Load) -> list[float]:

@@ -23,7 +23,7 @@ REGIMES = 16  # that are remembered
 LEAVE = 2.0  # what a regime must explain better than the one before
 
 
-class Network:
+class OnlineNetwork:
     """The network on one job: the state that windows show, what it predicts there, and lessons.
 
     Args:
