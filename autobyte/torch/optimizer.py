@@ -23,10 +23,11 @@ from torch.utils.hooks import RemovableHandle
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
-from autobyte.torch.exchange.exchange import Exchange
 from autobyte.torch.exchange.join import Company
+from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.training import Training, broadcast_state, is_off
 from autobyte.torch.exchange.verify import Verification
+from autobyte.torch.listening import Listeners
 from autobyte.torch.model.layers import CalledLayer, find_layers, is_compiled
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.model.times import LayerTimes
@@ -120,7 +121,6 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
-        self._synchronized = self._joining = False
         self._online: Online | None = None
         self._last_report: Report | None = None  # of a training that is over
         self._handles: list[RemovableHandle] = []
@@ -132,6 +132,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             if other.training is not None and other.training.has_any_of(optimizer):
                 raise InputError("parameters of this optimizer are wrapped already: close() that wrapper first")
         size = dist.get_world_size(process_group)
+        self._listeners = Listeners(self)
         begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine == "ps", space=space)
         self.training = Training(
             optimizer,
@@ -144,7 +145,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             timeout=timeout,
             order=order,
             servers=servers,
-            before=self._on_backward,
+            listener=self._listeners,
             average=getattr(model, "autobyte_average", True),
         )
         self._default = self.training.config
@@ -162,6 +163,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         _alive.add(self)
         self._verification = Verification(self.training, verify_steps)
         self._updates = Updates(optimizer, self.training.exchange)
+        self._listeners.start(self._updates, self._verification)
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # the model itself (True), and parts of it
@@ -169,7 +171,6 @@ class DistributedOptimizer(Optimizer, Joinable):
         if not compiled:
             see_hooks()  # somebody may have compiled it, and hand in what is inside
         self._watch = [] if compiled else [m.register_forward_pre_hook(self._called) for m in model.modules()]
-        self.training.exchange.on_begin = self._tell_joined
         for module in model.modules():  # whose state is read or written: nothing may be due
             self._handles += [
                 module.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
@@ -204,24 +205,24 @@ class DistributedOptimizer(Optimizer, Joinable):
             closure: evaluates the model again and returns the loss; its gradients are averaged each time.
         """
         if self.training is None:
-            self._tell_joined()
+            Join.notify_join_context(self)
             return self._optimizer.step(closure)
-        exchange = self.training.exchange
+        exchange, progress = self.training.exchange, self.training.progress
         self.training.check_groups(self._optimizer)
         self._updates.settle()  # of a step before without a forward and backward pass since
         if closure is not None:
             exchange.announced()  # nobody switches between two evaluations
-            return self._optimizer.step(self._averaged(closure, exchange))
+            return self._optimizer.step(self._averaged(closure, progress))
         crossing = self._updates.ready and can_cross_steps(self._optimizer)
-        if crossing and not self._synchronized and not self._verification.active:
+        if crossing and not progress.averaged and not self._verification.active:
             exchange.close()
             self._updates.plan()
         else:
             self.synchronize()
             self._optimizer.step()
-        exchange.taken = True
-        self._synchronized = False
-        if self._online is not None and not (self._joining and exchange.joined):
+        progress.take()
+        progress.end()
+        if self._online is not None and not (progress.joining and exchange.joined):
             self._online.after_step()
         return None
 
@@ -230,14 +231,14 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._synchronize()
 
     def _synchronize(self, *, given_up: bool = False, joined: bool = False) -> None:
-        if self.training is None or self._synchronized:
+        if self.training is None or self.training.progress.averaged:
             return
         exchange = self.training.exchange
         self._updates.settle()
         exchange.close(given_up=given_up, joined=joined)
         exchange.wait()
         self._verification.check()
-        self._synchronized = True
+        self.training.progress.average()
         if self._watch and self._has_called and exchange.learned:
             self._find_layers()
 
@@ -262,7 +263,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             self._optimizer.zero_grad(set_to_none)
             return
         clear = drop if set_to_none else zero
-        if self.training.exchange.open:  # a backward pass whose step is given up
+        if self.training.progress.open:  # a backward pass whose step is given up
             self._synchronize(given_up=True)
         self.training.exchange.forget()
         in_transit = self._updates.clear_later(clear)
@@ -399,13 +400,17 @@ class DistributedOptimizer(Optimizer, Joinable):
             log.info("updates happen in step(), not layer by layer: parts of the model are called, but not the model")
             self._cross = False  # nobody could say when it reads the parameters of its own
         layers = find_layers(self._model, self._calls, self.training.exchange.parameters)
+        same = self.training.control.same("; ".join(layer.name for layer in layers))
+        times = LayerTimes(len(layers), self.join_device) if same else None
         if self._cross:
-            self._updates.install(layers, self.training.exchange.parameters, self._model)
-        if self.training.control.same("; ".join(layer.name for layer in layers)):
+            self._updates.install(layers, self.training.exchange.parameters, self._model, times)
+        if times is not None:
             adviser = None
             if self.training.rank == 0:
                 adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
-            self._online = Online(self.training, layers, self._measure(layers), adviser)
+            self._measure(layers, times)
+            self._online = Online(self.training, layers, times, adviser)
+            self._listeners.tune(self._online)
         else:
             log.warning("ranks call their layers in different orders: nothing is planned or tuned")
 
@@ -415,50 +420,36 @@ class DistributedOptimizer(Optimizer, Joinable):
         chosen = self._search.tuner if self._search is not None else "none"
         return Recording(self._record, fingerprint(self.training, policy=self._default.policy), tuner=chosen)
 
-    def _measure(self, layers: list[CalledLayer]) -> LayerTimes:
+    def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> None:
         """Set the hooks that time layers, beside those that are there anyway."""
-        assert self.training is not None
-        times = self._updates.times = LayerTimes(len(layers), self.join_device)
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
-        self.training.exchange.on_gradient = lambda name: times.gradient(places[name])
+        self._listeners.measure(times, places)
         if not self._cross:
             for index, layer in enumerate(layers):
                 self._handles.append(layer.module.register_forward_pre_hook(partial(_mark, times, index)))
         self._handles.append(self._model.register_forward_pre_hook(lambda *_: times.begin(), prepend=True))
         self._handles.append(self._model.register_forward_hook(lambda *_: times.forward_over()))
-        return times
-
-    def _on_backward(self) -> None:
-        """The first gradient of a backward pass: what is due is overdue, and earlier averages are history."""
-        self._updates.settle()
-        self._synchronized = False
-
-    def _tell_joined(self) -> None:
-        """A step begins: ranks whose inputs have ended hear of it."""
-        self._joining = Join.notify_join_context(self) is not None
 
     def _accompany(self) -> None:
         """The communication of a step, on a rank without inputs."""
         if self.training is None:
             return
-        exchange = self.training.exchange
-        exchange.on_begin = lambda: None
+        progress = self.training.progress
         self.flush()
         self.zero_grad()
-        self._synchronized = False  # its own last step may have been given up after its averages were there
+        progress.outdate()  # its own last step may have been given up after its averages were there
         self._synchronize(joined=True)
-        self._synchronized = False
-        exchange.taken = True
+        progress.take()
+        progress.end()  # no window goes on meanwhile: the others may leave out an update
         self.zero_grad()
-        exchange.on_begin = self._tell_joined  # no window goes on meanwhile: the others may leave out an update
 
-    def _averaged(self, closure: Callable[[], Any], exchange: Exchange) -> Callable[[], Any]:
+    def _averaged(self, closure: Callable[[], Any], progress: Progress) -> Callable[[], Any]:
         def evaluate() -> Any:
             loss = closure()
-            self._synchronized = False
+            progress.outdate()
             self.synchronize()
-            exchange.taken = True
-            return loss if self._joining else self._mean(loss)
+            progress.take()
+            return loss if progress.joining else self._mean(loss)
 
         return evaluate
 

@@ -52,7 +52,6 @@ class Online:
         self._last_s = time.perf_counter()
         self._announced = False
         self._brief = False  # what was announced last is on trial
-        training.exchange.flag, training.exchange.heeded = self._announce, True
         training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
 
     def after_step(self) -> None:
@@ -70,7 +69,7 @@ class Online:
         elif len(self._steps) == (WINDOW if self._planned else FIRST):
             self._end_window()
         length = BRIEF if self._brief else WINDOW
-        self._times.exact = not self._planned or length - EXACT <= len(self._steps) < length
+        self._times.be_exact(not self._planned or length - EXACT <= len(self._steps) < length)
 
     def use(self, config: Config) -> None:
         """Switch now. Collective.
@@ -102,7 +101,7 @@ class Online:
         self._samples.clear()
         self._training.session.runner.passages.clear()
 
-    def _announce(self) -> bool:
+    def announces(self) -> bool:
         """Whether there is something to say that was not announced: an answer, or that this window may end here."""
         if self.adviser is None or self._announced:
             return False
