@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from autobyte.torch.tuning.costs import NOMINAL_S, Costs
 from autobyte.torch.tuning.kept import Trial
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.search import Search
+from autobyte.torch.tuning.window import RankWindow
 from autobyte.trace import Measurement, RuntimeStats
 from autobyte.tuning import WARMUP, WINDOW, Tuning
 
@@ -49,6 +50,25 @@ class Window:
     backward_s: Floats
     totals: Floats
     sent: Floats | None = None
+
+    @classmethod
+    def of(cls, config: Config, first: int, ranks: Sequence[RankWindow]) -> Self:
+        """A window from what every rank measured in it.
+
+        Args:
+            config: in force in it.
+            first: its first step.
+            ranks: what each of them measured.
+        """
+        return cls(
+            config,
+            first,
+            max((each.step_s for each in ranks), key=np.median),
+            np.stack([each.forward_s for each in ranks]),
+            np.stack([each.backward_s for each in ranks]),
+            np.stack([each.totals for each in ranks]),
+            np.stack([each.sent for each in ranks]),
+        )
 
     @property
     def per_byte_s(self) -> Floats:

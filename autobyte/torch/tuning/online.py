@@ -17,7 +17,8 @@ from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import priced, timed
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.tuning.advice import Adviser, Window
-from autobyte.torch.tuning.costs import SENT, TOTALS, sent, totals
+from autobyte.torch.tuning.costs import sent, totals
+from autobyte.torch.tuning.window import RankWindow
 from autobyte.tuning import BRIEF, WARMUP, WINDOW
 
 FIRST = 3  # steps before the first plan on measured times
@@ -134,23 +135,18 @@ class Online:
         self._brief = answer["brief"]
 
     def _end_window(self) -> None:
-        rows = self._training.control.gather(torch.from_numpy(self._numbers())).numpy()
+        rows = self._training.control.gather(torch.from_numpy(self._measured().pack())).numpy()
         if self.adviser is not None:
-            times = rows[:, WINDOW : -TOTALS - SENT].reshape(-1, 2, len(self._layers))
-            sent_of = rows[:, -SENT:].reshape(-1, 2, 4)
-            steps = max(rows[:, : len(self._steps)], key=np.median)
-            config = self._training.config
-            totals_of = rows[:, -TOTALS - SENT : -SENT]
-            self.adviser.consult(Window(config, self._first, steps, times[:, 0], times[:, 1], totals_of, sent_of))
+            ranks = RankWindow.unpack(rows, steps=len(self._steps))
+            self.adviser.consult(Window.of(self._training.config, self._first, ranks))
         self._planned, self._brief = True, False
         self.reset()
 
-    def _numbers(self) -> Floats:
-        """This rank's window: step times, layer times, cost of a block; all ranks' are of one shape."""
-        steps = np.zeros(WINDOW)
-        steps[: len(self._steps)] = self._steps
+    def _measured(self) -> RankWindow:
+        """This rank's window."""
         if self._samples:  # else the window ended before layers were timed
             self._layer_s = np.median(np.array(self._samples), axis=0)
         passages = list(self._training.session.runner.passages)
         crowding = sent(passages, len(self._steps), self._training.exchange.plan.credit_bytes)
-        return np.concatenate([steps, self._layer_s.ravel(), totals(passages), crowding.ravel()])
+        forward_s, backward_s = self._layer_s
+        return RankWindow(np.array(self._steps), forward_s, backward_s, totals(passages), crowding)
