@@ -32,7 +32,7 @@ from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.session import Session
-from autobyte.torch.model.planning import DEFAULT, agreed_plan, as_measured, measurements, unmeasured
+from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
 
 log = logging.getLogger("autobyte")
 
@@ -204,10 +204,8 @@ class Training:
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps: config and plan in force, and what they are for."""
-        return {
-            "config": self.config.to_json(),
-            "measured": measurements(self.job),
-            "order": self._order,
+        measured = self.job if self.job.model.compute_s else None
+        return MeasuredPlan(self.config, measured, self._order).to_json() | {
             "parameters": self.fingerprint,
             "workers": self.size,
             "engine": self.engine,
@@ -221,12 +219,13 @@ class Training:
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return False
-        config, measured = Config.from_json(told["config"]), told.get("measured")
-        if measured is None or any(told[key] != mine[key] for key in ("engine", "wire_dtype")):
+        plan = MeasuredPlan.from_json(told, self.job)
+        config = plan.config
+        if plan.job is None or any(told[key] != mine[key] for key in ("engine", "wire_dtype")):
             self.replan(self.job, config, None)
             return True
         try:
-            self.replan(as_measured(self.job, measured), config, told["order"])
+            self.replan(plan.job, config, plan.order)
         except InputError as error:  # its blocks are cut as another version cuts them
             log.info("the checkpoint's plan is left aside: %s", error)
             self.replan(self.job, config, None)

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from autobyte.config import Config
 from autobyte.job import Floats, Job
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.planning import planned_order, priced, timed
+from autobyte.torch.model.planning import MeasuredPlan, planned_order, priced, timed
 from autobyte.torch.tuning.audition import Audition
 from autobyte.torch.tuning.costs import NOMINAL_S, Costs
 from autobyte.torch.tuning.kept import Trial
@@ -101,6 +101,28 @@ class Window:
         return bool(max(compute, abs(wire)) <= drift)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What all ranks shall use.
+
+    Args:
+        plan: config, job and order.
+        brief: the config is on trial, in a window that ends early.
+    """
+
+    plan: MeasuredPlan
+    brief: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer in plain JSON, for the other ranks."""
+        return self.plan.to_json() | {"brief": self.brief}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], job: Job) -> Self:
+        """Read what `to_json` wrote, of a job that is the same on all ranks but for what was measured."""
+        return cls(MeasuredPlan.from_json(data, job), data["brief"])
+
+
 class Adviser:
     """Takes a window, and has an answer some time later: what all ranks shall use, or nothing new.
 
@@ -135,7 +157,7 @@ class Adviser:
         self._epoch = 0  # how often what was thought so far was overtaken
         self.tuning: Tuning | None = None
         self.latest: Window | None = None
-        self.answer: dict[str, Any] | None = None
+        self.answer: Answer | None = None
         self._costs = Costs()
         self._told = False
         self.failure = ""
@@ -173,7 +195,7 @@ class Adviser:
         best = min((trial.step_s for trial in self.trials.values()), default=np.inf)
         return max(steps, default=0.0) > 3 * best or min(steps[WARMUP:], default=0.0) > 1.5 * best
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> Answer | None:
         """The answer, once."""
         with self._lock:
             answer, self.answer = self.answer, None
@@ -186,7 +208,7 @@ class Adviser:
             self._stale = True
             self.answer = None
 
-    def plan(self, config: Config) -> dict[str, Any] | None:
+    def plan(self, config: Config) -> Answer | None:
         """What all ranks need to switch to a config; None before a first window."""
         return None if self.latest is None else self._plan(self.latest, config)
 
@@ -324,14 +346,8 @@ class Adviser:
         self.trials = {**self.trials, window.config: Trial(windows, mean_s)}  # at once: the training thread reads it
         return float(np.median(steps))
 
-    def _plan(self, window: Window, config: Config) -> dict[str, Any]:
+    def _plan(self, window: Window, config: Config) -> Answer:
         job = self.measured_job(window)
-        return {
-            "config": config.to_json(),
-            "brief": self.tuning is not None and self.tuning.iterations < WINDOW,
-            "forward_s": [layer.forward_s for layer in job.model.layers],
-            "backward_s": [layer.backward_s for layer in job.model.layers],
-            "bytes_per_s": job.cluster.up_bytes_per_s[0],
-            "per_block_s": job.cluster.overhead_s[0],
-            "order": planned_order(self.measured_job(window, self._costs.beside()), config),
-        }
+        brief = self.tuning is not None and self.tuning.iterations < WINDOW
+        order = planned_order(self.measured_job(window, self._costs.beside()), config)
+        return Answer(MeasuredPlan(config, job, order), brief)

@@ -3,8 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +12,8 @@ from autobyte.job import Floats
 from autobyte.scheduler.policies import make_plan
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.planning import priced, timed
 from autobyte.torch.model.times import LayerTimes
-from autobyte.torch.tuning.advice import Adviser, Window
+from autobyte.torch.tuning.advice import Adviser, Answer, Window
 from autobyte.torch.tuning.costs import sent, totals
 from autobyte.torch.tuning.window import RankWindow
 from autobyte.tuning import BRIEF, WARMUP, WINDOW
@@ -81,7 +78,7 @@ class Online:
         training, adviser = self._training, self.adviser
         make_plan(training.job, config)  # on every rank, before one of them waits for another
         answer = adviser.plan(config) if adviser is not None else None
-        answer = training.control.share(answer)
+        answer = self._share(answer)
         if answer is None:
             training.replan(training.job, config, None)
         else:
@@ -112,8 +109,7 @@ class Online:
     def _heed(self) -> None:
         """Do what rank 0 announced."""
         self._announced = False
-        training = self._training
-        answer = training.control.share(self.adviser.take() if self.adviser is not None else None)
+        answer = self._share(self.adviser.take() if self.adviser is not None else None)
         if answer is None:
             if len(self._steps) > WARMUP:  # else it was about a window that is over
                 self._end_window()
@@ -122,17 +118,17 @@ class Online:
         self.reset()
         self._last_s = time.perf_counter()  # what the switch took is no step's time
 
-    def _follow(self, answer: dict[str, Any]) -> None:
+    def _share(self, answer: Answer | None) -> Answer | None:
+        """Rank 0's answer, on every rank. Collective."""
         training = self._training
-        names = training.exchange.parameters
-        model = timed(training.job.model, self._layers, names, answer["forward_s"], answer["backward_s"])
-        job = priced(
-            replace(training.job, model=model),
-            bytes_per_s=answer["bytes_per_s"],
-            per_block_s=answer["per_block_s"],
-        )
-        training.replan(job, Config.from_json(answer["config"]), answer["order"])
-        self._brief = answer["brief"]
+        data = training.control.share(None if answer is None else answer.to_json())
+        return None if data is None else Answer.from_json(data, training.job)
+
+    def _follow(self, answer: Answer) -> None:
+        plan = answer.plan
+        assert plan.job is not None, "rank 0 answers when it has measured"
+        self._training.replan(plan.job, plan.config, plan.order)
+        self._brief = answer.brief
 
     def _end_window(self) -> None:
         rows = self._training.control.gather(torch.from_numpy(self._measured().pack())).numpy()

@@ -53,7 +53,7 @@ def test_an_optimizer_may_evaluate_its_closure_more_than_once() -> None:
     assert (progress.steps, progress.taken, progress.phase) == (2, True, Phase.OVER)
 
 
-def test_whether_ranks_without_inputs_are_there_is_said_anew_of_every_step() -> None:
+def test_whether_ranks_without_inputs_are_there_is_known_for_every_step() -> None:
     progress = Progress()
     progress.begin(joining=True)
     progress.close()
