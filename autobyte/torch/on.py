@@ -16,9 +16,9 @@ from torch.utils.hooks import RemovableHandle
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import is_compiled, see_hooks
-from autobyte.torch.exchange.exchange import Exchange
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
+from autobyte.torch.listening import Listeners
 from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import Updates, can_cross_steps, drop, zero
@@ -36,10 +36,10 @@ class On:
 
     Args:
         optimizer, model: the user's.
-        connect: makes the training; it is told what to call at every gradient.
+        connect: makes the training, which tells `listeners` of its steps.
         chooser: what chooses the config, in words that must be the same on all ranks.
         search: makes what searches for a config, if anything does.
-        tell_joined: tells ranks whose inputs have ended that a step begins; whether there can be any.
+        listeners: what the training tells of its steps; its parts join in as they are made.
         group: the ranks; None is all.
         drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
     """
@@ -52,7 +52,7 @@ class On:
         connect: Callable[..., Training],
         chooser: str,
         search: Callable[[Training], Search] | None,
-        tell_joined: Callable[[], bool],
+        listeners: Listeners,
         group: dist.ProcessGroup | None,
         drift: float,
         record: Path | str | None,
@@ -62,13 +62,12 @@ class On:
         self._optimizer = optimizer
         self._model = model
         self._group = group
-        self._synchronized = self._joining = False
-        self._notify = tell_joined
+        self._listeners = listeners
         self._online: Online | None = None
         self.last_report: Report | None = None  # when it is closed
         self._handles: list[RemovableHandle] = []
         self._drift = drift
-        self.training = connect(before=self._on_backward)
+        self.training = connect()
         self._default = self.training.config
         self._record = record
         self._search = None
@@ -82,6 +81,7 @@ class On:
             raise
         self._verification = Verification(self.training, verify_steps)
         self._updates = Updates(optimizer, self.training.exchange)
+        listeners.start(self._updates, self._verification)
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # the model itself (True), and parts of it
@@ -89,7 +89,6 @@ class On:
         if not compiled:
             see_hooks()  # somebody may have compiled it, and hand in what is inside
         self._watch = [] if compiled else [m.register_forward_pre_hook(self._called) for m in model.modules()]
-        self.training.exchange.on_begin = self._tell_joined
         for module in model.modules():  # whose state is read or written: nothing may be due
             self._handles += [
                 module.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
@@ -102,22 +101,22 @@ class On:
 
     def step(self, closure: Callable[[], Any] | None) -> Any:
         """Update the parameters."""
-        exchange = self.training.exchange
+        exchange, progress = self.training.exchange, self.training.progress
         self.training.check_groups(self._optimizer)
         self._updates.settle()  # of a step before without a forward and backward pass since
         if closure is not None:
             exchange.announced()  # nobody switches between two evaluations
-            return self._optimizer.step(self._averaged(closure, exchange))
+            return self._optimizer.step(self._averaged(closure))
         crossing = self._updates.ready and can_cross_steps(self._optimizer)
-        if crossing and not self._synchronized and not self._verification.active:
+        if crossing and not progress.averaged and not self._verification.active:
             exchange.close()
             self._updates.plan()
         else:
             self.synchronize()
             self._optimizer.step()
-        exchange.taken = True
-        self._synchronized = False
-        if self._online is not None and not (self._joining and exchange.joined):
+        progress.take()
+        progress.end()
+        if self._online is not None and not (progress.joining and exchange.joined):
             self._online.after_step()
         return None
 
@@ -126,14 +125,14 @@ class On:
         self._synchronize()
 
     def _synchronize(self, *, given_up: bool = False, joined: bool = False) -> None:
-        if self._synchronized:
+        if self.training.progress.averaged:
             return
         exchange = self.training.exchange
         self._updates.settle()
         exchange.close(given_up=given_up, joined=joined)
         exchange.wait()
         self._verification.check()
-        self._synchronized = True
+        self.training.progress.average()
         if self._watch and self._has_called and exchange.learned:
             self._find_layers()
 
@@ -153,7 +152,7 @@ class On:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients; those in transit once they are used."""
         clear = drop if set_to_none else zero
-        if self.training.exchange.open:  # a backward pass whose step is given up
+        if self.training.progress.open:  # a backward pass whose step is given up
             self._synchronize(given_up=True)
         self.training.exchange.forget()
         in_transit = self._updates.clear_later(clear)
@@ -243,13 +242,17 @@ class On:
             log.info("updates happen in step(), not layer by layer: parts of the model are called, but not the model")
             self._cross = False  # nobody could say when it reads the parameters of its own
         layers = find_layers(self._model, self._calls, self.training.exchange.parameters)
+        same = self.training.control.same("; ".join(layer.name for layer in layers))
+        times = LayerTimes(len(layers), next(self._model.parameters()).device) if same else None
         if self._cross:
-            self._updates.install(layers, self.training.exchange.parameters, self._model)
-        if self.training.control.same("; ".join(layer.name for layer in layers)):
+            self._updates.install(layers, self.training.exchange.parameters, self._model, times)
+        if times is not None:
             adviser = None
             if self.training.rank == 0:
                 adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
-            self._online = Online(self.training, layers, self._measure(layers), adviser)
+            self._measure(layers, times)
+            self._online = Online(self.training, layers, times, adviser)
+            self._listeners.tune(self._online)
         else:
             log.warning("ranks call their layers in different orders: nothing is planned or tuned")
 
@@ -259,47 +262,36 @@ class On:
         chosen = self._search.tuner if self._search is not None else "none"
         return Recording(self._record, fingerprint(self.training, policy=self._default.policy), tuner=chosen)
 
-    def _measure(self, layers: list[CalledLayer]) -> LayerTimes:
+    def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> None:
         """Set the hooks that time layers, beside those that are there anyway."""
-        times = self._updates.times = LayerTimes(len(layers), next(self._model.parameters()).device)
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
-        self.training.exchange.on_gradient = lambda name: times.gradient(places[name])
+        self._listeners.measure(times, places)
         if not self._cross:
             for index, layer in enumerate(layers):
                 self._handles.append(layer.module.register_forward_pre_hook(partial(_mark, times, index)))
         self._handles.append(self._model.register_forward_pre_hook(lambda *_: times.begin(), prepend=True))
         self._handles.append(self._model.register_forward_hook(lambda *_: times.forward_over()))
-        return times
-
-    def _on_backward(self) -> None:
-        """The first gradient of a backward pass: what is due is overdue, and earlier averages are history."""
-        self._updates.settle()
-        self._synchronized = False
-
-    def _tell_joined(self) -> None:
-        """A step begins: ranks whose inputs have ended hear of it."""
-        self._joining = self._notify()
 
     def accompany(self) -> None:
         """The communication of a step, on a rank without inputs."""
-        exchange = self.training.exchange
-        exchange.on_begin = lambda: None
+        progress = self.training.progress
         self.flush()
         self.zero_grad()
-        self._synchronized = False  # its own last step may have been given up after its averages were there
+        progress.outdate()  # its own last step may have been given up after its averages were there
         self._synchronize(joined=True)
-        self._synchronized = False
-        exchange.taken = True
+        progress.take()
+        progress.end()  # no window goes on meanwhile: the others may leave out an update
         self.zero_grad()
-        exchange.on_begin = self._tell_joined  # no window goes on meanwhile: the others may leave out an update
 
-    def _averaged(self, closure: Callable[[], Any], exchange: Exchange) -> Callable[[], Any]:
+    def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        progress = self.training.progress
+
         def evaluate() -> Any:
             loss = closure()
-            self._synchronized = False
+            progress.outdate()
             self.synchronize()
-            exchange.taken = True
-            return loss if self._joining else self._mean(loss)
+            progress.take()
+            return loss if progress.joining else self._mean(loss)
 
         return evaluate
 

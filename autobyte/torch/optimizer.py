@@ -22,6 +22,7 @@ from autobyte.internals import is_unscaling
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off
+from autobyte.torch.listening import Listeners
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
@@ -117,6 +118,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             if other.training is not None and other.training.has_any_of(optimizer):
                 raise InputError("parameters of this optimizer are wrapped already: close() that wrapper first")
         size = dist.get_world_size(process_group)
+        listeners = Listeners(self)
         begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine == "ps", space=space)
         connect = partial(
             Training,
@@ -130,6 +132,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             timeout=timeout,
             order=order,
             servers=servers,
+            listener=listeners,
             average=getattr(model, "autobyte_average", True),
         )
         search = partial(Search, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
@@ -139,7 +142,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             connect=connect,
             chooser=f"policy {policy}; tuner {tuner}",
             search=search if tuner is not None or policy == AUTO else None,
-            tell_joined=self._tell_joined,
+            listeners=listeners,
             group=process_group,
             drift=drift,
             record=record,

@@ -175,13 +175,13 @@ def _timing(rank: int) -> float:
     optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model, engine="instant")
 
     def marks() -> None:
-        measured = optimizer._mode._updates.times
+        measured = optimizer._mode._online._times
         measured.begin()
         for layer in range(50):
             measured.called(layer, time.perf_counter())
         measured.forward_over()
         for name in reversed(optimizer.training.exchange.parameters):
-            optimizer.training.exchange.on_gradient(name)
+            optimizer._listeners.gradient(name)
         assert measured.seconds() is not None
 
     train = stepping(model, optimizer)

@@ -26,17 +26,19 @@ class AllReduce(Engine):
         buffers: where the gradients lie.
         backend: the ranks, made for this engine alone (`internals.own_gloo`).
 
-    `halves` moves blocks that are one half of an all-reduce; whoever uses a plan that has them sets it before.
     """
-
-    halves: Engine | None = None
 
     def __init__(self, buffers: Buffers, backend: Any) -> None:
         self._buffers = buffers
         self._backend = backend
+        self.halves: Engine | None = None
         self._options = dist.AllreduceOptions()
         self._flying = 0
         self._lock = threading.Lock()
+
+    def move_halves(self, engine: Engine) -> None:
+        """Have another engine move blocks that are one half of an all-reduce, before a plan is used that has them."""
+        self.halves = engine
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         """Issue the collective; its future calls back from one of gloo's threads."""

@@ -30,13 +30,22 @@ class Control:
         rank: this process's place among them.
         ranks: the processes that take part, as torchrun numbers them: so messages name them.
         timeout: after which a call fails.
+        step: where training is, for messages.
     """
 
-    def __init__(self, name: str, *, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        rank: int,
+        ranks: Sequence[int],
+        timeout: timedelta,
+        step: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.rank, self.size = rank, len(ranks)
         self.ranks = list(ranks)
         self.rollcall = RollCall(name, rank=self.ranks[rank], ranks=ranks)
-        self.step: Callable[[], int] = lambda: 0  # where training is, for messages
+        self._step = step
         self._backend = self.meet(
             lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
         )
@@ -150,7 +159,7 @@ class Control:
             self.rollcall.ignore()
 
     def _failed(self, what: str, error: RuntimeError) -> CommunicationError:
-        why = f"rank {self.global_rank}, step {self.step()}: could not {what}: {first_line(error)}"
+        why = f"rank {self.global_rank}, step {self._step()}: could not {what}: {first_line(error)}"
         self.rollcall.alarm(why)
         return CommunicationError(f"{why}; {self.rollcall.absent()}")
 

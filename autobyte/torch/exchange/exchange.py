@@ -13,8 +13,34 @@ from autobyte.internals import is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally
+from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.session import Session
+
+
+class Listener:
+    """Hears of a step's gradients as they go by; this one does nothing with what it hears."""
+
+    def begins(self) -> bool:
+        """A step of this rank's own inputs begins.
+
+        Returns:
+            whether ranks whose inputs have ended keep it company.
+        """
+        return False
+
+    def backward(self) -> None:
+        """A backward pass has come to a gradient, which nobody has touched yet."""
+
+    def gradient(self, name: str) -> None:
+        """A gradient is complete and, if it comes from a GPU, in host memory."""
+
+    def leaves(self, name: str, gradient: Tensor) -> None:
+        """A gradient, or zeros for one that is missing, is about to travel."""
+
+    def announces(self) -> bool | None:
+        """Whether this rank has something to say to all; None where nobody looks at what ranks announce."""
+        return None
 
 
 class Exchange:
@@ -26,11 +52,11 @@ class Exchange:
 
     Args:
         parameters: name and parameter of every gradient that travels.
-        plan: what to begin with.
-        session: communicates.
+        session: communicates, by the plan to begin with.
         buffers: where the engine finds gradients.
         mirrors: of gradients that are not in host memory.
         control: counts missing gradients.
+        listener: hears of the step's gradients.
         accumulation: backward passes per step.
         frozen: parameters that do not travel, because they needed no gradient.
     """
@@ -38,39 +64,32 @@ class Exchange:
     def __init__(
         self,
         parameters: dict[str, nn.Parameter],
-        plan: Plan,
         session: Session,
         buffers: Buffers,
         mirrors: Mirrors,
         control: Control,
         *,
+        listener: Listener,
         accumulation: int,
         frozen: Mapping[str, nn.Parameter] | None = None,
     ) -> None:
         self.parameters = parameters
-        self.plan = plan
-        self.steps = 0  # that were closed
+        self.plan = plan = session.plan
+        self.progress = session.progress
+        self._listener = listener
         self._session = session
         self._buffers = buffers
         self._mirrors = mirrors
         self._control = control
         self._accumulation = accumulation
         self._frozen = frozen or {}
-        self.before: Callable[[], None] = lambda: None  # called at every gradient, before it is touched
-        self.on_begin: Callable[[], None] = lambda: None  # for those who count the steps of others
-        self.open = False  # a step has begun, and is not closed
-        self.observer: Callable[[str, Tensor], None] | None = None  # sees gradients before they are averaged
-        self.flag: Callable[[], bool] = lambda: False  # whether this rank has something to announce to all
-        self.on_gradient: Callable[[str], None] = lambda name: None  # for clocks
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
         self._missing: dict[str, Tensor] = {}
         self._sent: dict[str, tuple[Tensor, int]] = {}  # gradients in transit, and their versions when they left
         self._tally: Tally | None = None
-        self._tallies: deque[Tally] = deque()  # whose flags were not looked at
-        self.heeded = False  # whether somebody looks at them
-        self.taken = True  # the step before was followed by an update
+        self._tallies: deque[Tally] = deque()  # of steps whose announcements were not looked at
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
@@ -101,13 +120,14 @@ class Exchange:
             InputError: a gradient was changed while it travelled.
             CommunicationError: some ranks took an earlier step, others did not.
         """
-        if not self.open:
-            self._begin()
+        progress = self.progress
+        if not progress.open:
+            self._begin(joined=joined)
         self._check_untouched()
-        had = [0] * len(self._index)
+        had = [False] * len(self._index)
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
-                had[self._index[name]] = 1
+                had[self._index[name]] = True
                 if self._passes[name] < self._accumulation:
                     self._send(name, parameter)
             else:
@@ -115,29 +135,35 @@ class Exchange:
                 self._put(name, self._missing[name])
         if self._tally is not None:
             self._check_taken(self._counts(self._tally))
-        had += [given_up or not (self.taken or joined), joined, self.flag()]
-        self._tally = self._control.tally(torch.tensor(had, dtype=torch.int32, device="cpu"))
-        if self.heeded:
+        left_out = given_up or not (progress.taken or joined)
+        announces = self._listener.announces()
+        flags = StepFlags(had, left_out=left_out, joined=joined, announces=bool(announces))
+        self._tally = self._control.tally(flags.pack())
+        if announces is not None:
             self._tallies.append(self._tally)
         self._mirrors.then(self._session.end)
-        self.open = self.taken = False
+        progress.close()
         self.forget()
-        self.steps += 1
+
+    @property
+    def steps(self) -> int:
+        """Steps that were closed."""
+        return self.progress.steps
 
     @property
     def learned(self) -> bool:
         """Whether any rank had a gradient in the last step; the same on all ranks. Waits for all to close it."""
-        return self._tally is not None and bool(self._counts(self._tally)[:-3].any())
+        return self._tally is not None and self._counts(self._tally).any_gradient
 
     @property
     def joined(self) -> bool:
         """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
-        return self._tally is not None and bool(self._counts(self._tally)[-2])
+        return self._tally is not None and self._counts(self._tally).joined > 0
 
     def announced(self) -> bool:
-        """Whether any rank's flag was set before the last step; the same on all ranks, and nobody waits for it."""
+        """Whether any rank announced something before the last step; the same on all ranks, and nobody waits."""
         earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - 1)]
-        return any(self._counts(tally)[-1] for tally in earlier)
+        return any(self._counts(tally).announcing for tally in earlier)
 
     def forget(self) -> None:
         """Backward passes that were made so far do not count: their gradients are being cleared, or on their way."""
@@ -154,7 +180,7 @@ class Exchange:
         self._mirrors.bring(chosen)
         for name in chosen:
             zeros = self._missing.pop(name, None)
-            if zeros is not None and self._tally is not None and self._counts(self._tally)[self._index[name]]:
+            if zeros is not None and self._tally is not None and self._counts(self._tally).having(self._index[name]):
                 self.parameters[name].grad = zeros.view_as(self.parameters[name])  # another rank had one
 
     def left(self) -> None:
@@ -167,46 +193,54 @@ class Exchange:
             self._session.fail(self._session.located("gradients have not left the GPU"))
             self._session.check()
 
-    def remove(self) -> None:
-        """Take the hooks away."""
+    def remove(self) -> bool:
+        """Take the hooks away.
+
+        Returns:
+            whether the session has heard all there is to hear: no step is open, and no copy from a GPU under way.
+        """
         for hook in self._hooks:
             hook.remove()
-        self._mirrors.settle(self._session.timeout_s)
+        settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
+        return settled and not self.progress.open
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
+        mirrored = name in self._mirrors  # a GPU has yet to compute it
+
         def complete(parameter: nn.Parameter) -> None:
             with self._completing:
-                take(parameter)
-
-        def take(parameter: nn.Parameter) -> None:
-            self.before()
-            if name not in self._mirrors:  # a GPU has yet to compute it
-                self.on_gradient(name)
-            if self._muted:
-                return
-            self._passes[name] += 1
-            if self._passes[name] > self._accumulation:
-                raise InputError(
-                    f"parameter '{name}' got {self._passes[name]} backward passes in a step of {self._accumulation}: "
-                    "say accumulation=, or put all but the last into no_sync()"
-                )
-            if self._passes[name] == self._accumulation:
-                if not self.open:
-                    self._begin()
-                self._send(name, parameter)
-                assert parameter.grad is not None
-                self._sent[name] = parameter.grad, parameter.grad._version
+                self._listener.backward()
+                self.progress.outdate()
+                if not mirrored:
+                    self._listener.gradient(name)
+                if not self._muted:
+                    self._pass(name, parameter)
 
         return complete
 
-    def _begin(self) -> None:
-        self.on_begin()
+    def _pass(self, name: str, parameter: nn.Parameter) -> None:
+        """Count a backward pass of a gradient; the last one of the step sends it."""
+        self._passes[name] += 1
+        if self._passes[name] > self._accumulation:
+            raise InputError(
+                f"parameter '{name}' got {self._passes[name]} backward passes in a step of {self._accumulation}: "
+                "say accumulation=, or put all but the last into no_sync()"
+            )
+        if self._passes[name] == self._accumulation:
+            if not self.progress.open:
+                self._begin()
+            self._send(name, parameter)
+            assert parameter.grad is not None
+            self._sent[name] = parameter.grad, parameter.grad._version
+
+    def _begin(self, *, joined: bool = False) -> None:
+        joining = joined or self._listener.begins()
         self.left()
         self._session.begin(self.plan)
         self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
         self._missing = {}
-        self.open = True
+        self.progress.begin(joining=joining)
 
     def _send(self, name: str, parameter: nn.Parameter) -> None:
         assert parameter.grad is not None
@@ -221,7 +255,7 @@ class Exchange:
             return
 
         def left() -> None:
-            self.on_gradient(name)
+            self._listener.gradient(name)
             self._session.ready(index)
 
         self._mirrors.then(left)
@@ -246,15 +280,15 @@ class Exchange:
                     "travel: close() this wrapper, and wrap the optimizer again after thawing parameters"
                 )
 
-    def _counts(self, tally: Tally) -> Tensor:
+    def _counts(self, tally: Tally) -> StepCounts:
         try:
-            return tally.wait()
+            return StepCounts(tally.wait())
         except CommunicationError as error:
             raise self._session.located(error) from error
 
-    def _check_taken(self, counts: Tensor) -> None:
-        skipped, joined = counts[-3:-1].tolist()
-        if 0 < skipped < self._control.size - joined:
+    def _check_taken(self, counts: StepCounts) -> None:
+        skipped = counts.left_out
+        if 0 < skipped < self._control.size - counts.joined:
             raise CommunicationError(
                 f"rank {self._control.global_rank}, step {self.steps}: "
                 f"{skipped} of {self._control.size} ranks left out a step that others took "
@@ -264,8 +298,7 @@ class Exchange:
     def _put(self, name: str, gradient: Tensor) -> None:
         if gradient.device.type != "cpu" and name not in self._mirrors:
             raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
-        if self.observer is not None:
-            self.observer(name, gradient)
+        self._listener.leaves(name, gradient)
         try:
             travelling = self._mirrors.leave(name, gradient) if name in self._mirrors else gradient
             self._buffers.put(self._index[name], travelling)

@@ -10,6 +10,7 @@ from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.runner import Runner
 from autobyte.torch.exchange.control import CommunicationError, first_line
+from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.rollcall import LONG_S, RollCall
 from autobyte.trace import Trace
 
@@ -22,6 +23,7 @@ class Session:
         engine: moves the blocks; closed with the session.
         rank: of this process, for messages.
         timeout: after which a wait fails.
+        progress: where training is.
         rollcall: tells which rank is to blame for a failure.
         trace: where blocks are recorded, if anywhere.
     """
@@ -33,16 +35,17 @@ class Session:
         *,
         rank: int,
         timeout: timedelta,
+        progress: Progress,
         rollcall: RollCall | None = None,
         trace: Trace | None = None,
     ) -> None:
         self.plan = plan
         self._engine = engine
         self._rank = rank
+        self.progress = progress
         self._rollcall = rollcall
         self.timeout_s = timeout.total_seconds()
         self._error: CommunicationError | None = None
-        self._ended = True  # no step is open
         self._changed = threading.Condition()
         self._arrived = [True] * len(plan.job.gradients)
         self.runner = Runner(
@@ -54,6 +57,7 @@ class Session:
             trace=trace,
             rank=rank,
         )
+        progress.follow(self.runner)
 
     def begin(self, plan: Plan) -> None:
         """Begin a step under a plan, when everything of the step before has arrived."""
@@ -64,7 +68,6 @@ class Session:
             self.plan = plan
             self.runner.configure(plan)
         self._arrived = [False] * len(plan.job.gradients)
-        self._ended = False
 
     def ready(self, tensor: int) -> None:
         """A gradient is complete."""
@@ -72,7 +75,6 @@ class Session:
 
     def end(self) -> None:
         """No more gradients come in this step."""
-        self._ended = True
         self.runner.end_step()
 
     def arrived(self, tensors: Iterable[int]) -> bool:
@@ -132,14 +134,17 @@ class Session:
         what = f"tensor '{self._name(late[0])}' has not arrived" if late else "all tensors have arrived"
         return self._failure(f"{what}; {why}")
 
-    def close(self) -> bool:
+    def close(self, *, ended: bool) -> bool:
         """Wait for what other ranks still need of a step that was ended, and let go of the engine.
+
+        Args:
+            ended: no step is open.
 
         Returns:
             whether nothing is under way.
         """
         deadline = time.monotonic() + self.timeout_s
-        while self._ended and not self.runner.at_boundary and self._error is None and time.monotonic() < deadline:
+        while ended and not self.runner.at_boundary and self._error is None and time.monotonic() < deadline:
             time.sleep(0.01)
         self._engine.close()
         return self.runner.at_boundary and self._error is None

@@ -29,10 +29,11 @@ from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
-from autobyte.torch.exchange.exchange import Exchange
+from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.mirrors import Mirrors
+from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.session import Session
-from autobyte.torch.model.planning import DEFAULT, agreed_plan, as_measured, measurements, unmeasured
+from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
 
 log = logging.getLogger("autobyte")
 
@@ -94,7 +95,7 @@ class Training:
         timeout: of every wait.
         servers: global ranks of parameter servers that do not train; None is one beside every worker.
         order: `planned`, all ranks start blocks in a sequence made beforehand; `leader`, as rank 0 picks them.
-        before: called at every gradient of a backward pass, before it is touched.
+        listener: hears of gradients.
         average: whether sums are divided by the number of ranks.
     """
 
@@ -111,7 +112,7 @@ class Training:
         timeout: timedelta,
         order: str,
         servers: Sequence[int] | None,
-        before: Callable[[], None],
+        listener: Listener,
         average: bool = True,
     ) -> None:
         if engine not in ENGINES:
@@ -130,7 +131,10 @@ class Training:
         self.name = name_for(self.ranks)
         self.engine = engine
         self.config = config or DEFAULT
-        self.control = Control(self.name, rank=self.rank, ranks=self.ranks, timeout=timeout)
+        self.progress = Progress()
+        self.control = Control(
+            self.name, rank=self.rank, ranks=self.ranks, timeout=timeout, step=lambda: self.progress.travelling
+        )
         parameters = self._trained(optimizer, model)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
         self.control.agree("settings", settings)
@@ -156,19 +160,17 @@ class Training:
         if order == LEADER:
             transport = _led(self, transport, timeout)
         rank, rollcall = self.control.global_rank, self.control.rollcall
-        self.session = Session(plan, transport, rank=rank, timeout=timeout, rollcall=rollcall)
-        self.control.step = lambda: self.session.runner.step
+        self.session = Session(plan, transport, rank=rank, timeout=timeout, progress=self.progress, rollcall=rollcall)
         self.exchange = Exchange(
             parameters,
-            plan,
             self.session,
             self.buffers,
             Mirrors(parameters, failed=self._on_failed_copy),
             self.control,
+            listener=listener,
             accumulation=accumulation,
             frozen={name: p for name, p in model.named_parameters() if p in members and name not in parameters},
         )
-        self.exchange.before = before
 
     def has_any_of(self, optimizer: Optimizer) -> bool:
         """Whether a parameter of the optimizer travels here."""
@@ -203,10 +205,8 @@ class Training:
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps: config and plan in force, and what they are for."""
-        return {
-            "config": self.config.to_json(),
-            "measured": measurements(self.job),
-            "order": self._order,
+        measured = self.job if self.job.model.compute_s else None
+        return MeasuredPlan(self.config, measured, self._order).to_json() | {
             "parameters": self.fingerprint,
             "workers": self.size,
             "engine": self.engine,
@@ -220,12 +220,13 @@ class Training:
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return False
-        config, measured = Config.from_json(checkpoint["config"]), checkpoint.get("measured")
-        if measured is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):
+        plan = MeasuredPlan.from_json(checkpoint, self.job)
+        config = plan.config
+        if plan.job is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):
             self.replan(self.job, config, None)
             return True
         try:
-            self.replan(as_measured(self.job, measured), config, checkpoint["order"])
+            self.replan(plan.job, config, plan.order)
         except InputError as error:  # its blocks are cut as another version cuts them
             log.info("the checkpoint's plan is left aside: %s", error)
             self.replan(self.job, config, None)
@@ -246,12 +247,12 @@ class Training:
         if plan.tiling.gathers is not None and isinstance(self._engine, AllReduce) and self._engine.halves is None:
             rank, ranks, name = self.control.global_rank, self.ranks, f"{self.name}/halves"
             connections = connect(name, rank=rank, workers=ranks, servers=ranks, timeout=self._timeout)
-            self._engine.halves = Halves(self.buffers, rank=rank, ranks=ranks, connections=connections)
+            self._engine.move_halves(Halves(self.buffers, rank=rank, ranks=ranks, connections=connections))
 
     def close(self) -> None:
         """Let go of hooks, threads and sockets."""
-        self.exchange.remove()
-        self.control.close(idle=self.session.close())
+        ended = self.exchange.remove()
+        self.control.close(idle=self.session.close(ended=ended))
 
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))

@@ -19,8 +19,6 @@ class Verification:
         self._training = training
         self._steps = steps
         self._before: dict[str, Tensor] = {}
-        if steps:
-            training.exchange.observer = self._keep
 
     @property
     def active(self) -> bool:
@@ -34,16 +32,16 @@ class Verification:
             CommunicationError: naming rank, step and tensor, where they differ by more than rounding.
         """
         exchange = self._training.exchange
-        if exchange.observer is None:
+        if not self._before:
             return
         for name in exchange.parameters:
             self._compare(name, self._before[name], step=exchange.steps - 1)
         self._before.clear()
-        if not self.active:
-            exchange.observer = None
 
-    def _keep(self, name: str, gradient: Tensor) -> None:
-        self._before[name] = gradient.detach().clone().cpu()
+    def keep(self, name: str, gradient: Tensor) -> None:
+        """Take a copy of a gradient that is about to travel, while steps are compared."""
+        if self.active:
+            self._before[name] = gradient.detach().clone().cpu()
 
     def _compare(self, name: str, before: Tensor, *, step: int) -> None:
         control = self._training.control

@@ -1,8 +1,8 @@
 """From a model's parameters to a job and a plan, with one order of blocks for all ranks."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from torch import nn
@@ -81,10 +81,43 @@ def priced(job: Job, *, bytes_per_s: float, per_block_s: float) -> Job:
     return replace(job, cluster=cluster)
 
 
-def measurements(job: Job) -> dict[str, Any] | None:
-    """What was measured of a job, as plain JSON for a checkpoint; None if nothing was."""
-    if not job.model.compute_s:
-        return None
+@dataclass(frozen=True)
+class MeasuredPlan:
+    """What ranks need to make one plan: for a checkpoint, and for all ranks to switch.
+
+    Args:
+        config: policy, partition, credit.
+        job: with the times and costs that were measured; None if nothing was.
+        order: of the blocks; None where the policy has one, or nothing was measured.
+    """
+
+    config: Config
+    job: Job | None
+    order: Sequence[int] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan in plain JSON; what is known of the model without measuring it is left out."""
+        measured = None if self.job is None else _measurements(self.job)
+        return {"config": self.config.to_json(), "measured": measured, "order": self.order}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], job: Job) -> Self:
+        """Read what `to_json` wrote.
+
+        Args:
+            data: with other keys beside, perhaps.
+            job: of which it was measured.
+
+        Raises:
+            InputError: the config is none.
+        """
+        measured = data.get("measured")
+        config = Config.from_json(data["config"])
+        return cls(config, None if measured is None else _as_measured(job, measured), data.get("order"))
+
+
+def _measurements(job: Job) -> dict[str, Any]:
+    """What was measured of a job."""
     return {
         "layers": [
             [layer.name, [tensor.name for tensor in layer.tensors], layer.forward_s, layer.backward_s]
@@ -95,8 +128,8 @@ def measurements(job: Job) -> dict[str, Any] | None:
     }
 
 
-def as_measured(job: Job, measured: Mapping[str, Any]) -> Job:
-    """The job with the times and costs that a checkpoint says were measured."""
+def _as_measured(job: Job, measured: Mapping[str, Any]) -> Job:
+    """The job with the times and costs that were measured."""
     tensors = {tensor.name: tensor for tensor in job.model.tensors}
     layers = tuple(
         Layer(name, tuple(replace(tensors[each], layer=index) for each in names), forward_s, backward_s)

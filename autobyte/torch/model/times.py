@@ -19,7 +19,7 @@ class LayerTimes:
 
     Args:
         layers: how many.
-        device: that computes. A GPU is waited for at every mark while `exact` is set, and not timed otherwise.
+        device: that computes. A GPU is waited for at every mark while `exact`, and not timed otherwise.
     """
 
     def __init__(self, layers: int, device: torch.device | str = "cpu") -> None:
@@ -27,6 +27,10 @@ class LayerTimes:
         self._device = torch.device(device)
         self.exact = True
         self.begin()
+
+    def be_exact(self, exact: bool) -> None:
+        """Whether a GPU is waited for from now on."""
+        self.exact = exact
 
     def begin(self) -> None:
         """The model is called."""

@@ -59,7 +59,6 @@ class Updates:
     """
 
     def __init__(self, optimizer: Optimizer, averages: Averages) -> None:
-        self.times: LayerTimes | None = None
         self._optimizer = optimizer
         self._part = copy.copy(optimizer)
         self._averages = averages
@@ -74,18 +73,30 @@ class Updates:
         """Whether layers are known."""
         return bool(self._layers)
 
-    def install(self, layers: Sequence[CalledLayer], names: Container[str], model: nn.Module) -> None:
+    def install(
+        self,
+        layers: Sequence[CalledLayer],
+        names: Container[str],
+        model: nn.Module,
+        times: LayerTimes | None = None,
+    ) -> None:
         """Take the layers' updates from now on in their forward pre-hooks.
 
         Other modules that own one of a layer's parameters take its update, too: with tied weights, or where a branch
         that was not taken in the first step is taken now, they may be called before the layer.
+
+        Args:
+            layers: of the model, in the order of their first call.
+            names: of the parameters whose gradients travel.
+            model: has the layers.
+            times: told when a layer is called, if given.
         """
         see_hooks()
         places: dict[nn.Parameter, int] = {}
         for index, layer in enumerate(layers):
             self._layers.append(_Layer({name: p for name, p in layer.parameters if name in names}))
             places |= dict.fromkeys(self._layers[-1].parameters.values(), index)
-            hook = uncompiled(self._on_call(index))
+            hook = uncompiled(self._on_call(index, times))
             self._hooks.append(layer.module.register_forward_pre_hook(hook, prepend=True))
         for module in model.modules():
             owned = {places[p] for p in module.parameters(recurse=False) if p in places}
@@ -129,11 +140,10 @@ class Updates:
         for hook in self._hooks:
             hook.remove()
 
-    def _on_call(self, index: int) -> Hook:
+    def _on_call(self, index: int, times: LayerTimes | None) -> Hook:
         layer = self._layers[index]
 
         def called(_module: nn.Module, _arguments: object) -> None:
-            times = self.times
             entered_s = times.now() if times is not None else 0.0
             if layer.due:
                 self._take(index)

@@ -3,9 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,12 +13,13 @@ from autobyte.config import Config
 from autobyte.job import Floats, Job
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.planning import planned_order, priced, timed
+from autobyte.torch.model.planning import MeasuredPlan, planned_order, priced, timed
 from autobyte.torch.tuning.audition import Audition
 from autobyte.torch.tuning.costs import NOMINAL_S, BlockCosts
 from autobyte.torch.tuning.kept import Trial
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.search import Search
+from autobyte.torch.tuning.window import RankWindow
 from autobyte.trace import Measurement, RuntimeStats
 from autobyte.tuning import WARMUP, WINDOW, Tuning
 
@@ -50,6 +51,25 @@ class Window:
     totals: Floats
     sent: Floats | None = None
 
+    @classmethod
+    def of(cls, config: Config, first: int, ranks: Sequence[RankWindow]) -> Self:
+        """A window from what every rank measured in it.
+
+        Args:
+            config: in force in it.
+            first: its first step.
+            ranks: what each of them measured.
+        """
+        return cls(
+            config,
+            first,
+            max((each.step_s for each in ranks), key=np.median),
+            np.stack([each.forward_s for each in ranks]),
+            np.stack([each.backward_s for each in ranks]),
+            np.stack([each.totals for each in ranks]),
+            np.stack([each.sent for each in ranks]),
+        )
+
     @property
     def per_byte_s(self) -> Floats:
         """How long the link was busy per byte, shape [ranks] (s)."""
@@ -79,6 +99,28 @@ class Window:
             return bool(compute <= drift)
         wire = np.median(now.per_byte_s) / max(np.median(self.per_byte_s), 1e-15) - 1
         return bool(max(compute, abs(wire)) <= drift)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What all ranks shall use.
+
+    Args:
+        plan: config, job and order.
+        brief: the config is on trial, in a window that ends early.
+    """
+
+    plan: MeasuredPlan
+    brief: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer in plain JSON, for the other ranks."""
+        return self.plan.to_json() | {"brief": self.brief}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], job: Job) -> Self:
+        """Read what `to_json` wrote, of a job that is the same on all ranks but for what was measured."""
+        return cls(MeasuredPlan.from_json(data, job), data["brief"])
 
 
 class Adviser:
@@ -115,7 +157,7 @@ class Adviser:
         self._epoch = 0  # how often what was thought so far was overtaken
         self.tuning: Tuning | None = None
         self.latest: Window | None = None
-        self.answer: dict[str, Any] | None = None
+        self.answer: Advice | None = None
         self._costs = BlockCosts()
         self._told = False
         self.failure = ""
@@ -153,7 +195,7 @@ class Adviser:
         best = min((trial.step_s for trial in self.trials.values()), default=np.inf)
         return max(steps, default=0.0) > 3 * best or min(steps[WARMUP:], default=0.0) > 1.5 * best
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> Advice | None:
         """The answer, once."""
         with self._lock:
             answer, self.answer = self.answer, None
@@ -166,7 +208,7 @@ class Adviser:
             self._stale = True
             self.answer = None
 
-    def plan(self, config: Config) -> dict[str, Any] | None:
+    def plan(self, config: Config) -> Advice | None:
         """What all ranks need to switch to a config; None before a first window."""
         return None if self.latest is None else self._plan(self.latest, config)
 
@@ -304,14 +346,8 @@ class Adviser:
         self.trials = {**self.trials, window.config: Trial(windows, mean_s)}  # at once: the training thread reads it
         return float(np.median(steps))
 
-    def _plan(self, window: Window, config: Config) -> dict[str, Any]:
+    def _plan(self, window: Window, config: Config) -> Advice:
         job = self.measured_job(window)
-        return {
-            "config": config.to_json(),
-            "brief": self.tuning is not None and self.tuning.iterations < WINDOW,
-            "forward_s": [layer.forward_s for layer in job.model.layers],
-            "backward_s": [layer.backward_s for layer in job.model.layers],
-            "bytes_per_s": job.cluster.up_bytes_per_s[0],
-            "per_block_s": job.cluster.overhead_s[0],
-            "order": planned_order(self.measured_job(window, self._costs.beside()), config),
-        }
+        brief = self.tuning is not None and self.tuning.iterations < WINDOW
+        order = planned_order(self.measured_job(window, self._costs.beside()), config)
+        return Advice(MeasuredPlan(config, job, order), brief)

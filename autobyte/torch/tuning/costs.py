@@ -17,7 +17,6 @@ from autobyte.scheduler.sends import mean_block, sends
 APART = 1.5  # ratio of blocks per byte from which two configs tell the cost of a block from that of a byte
 NOMINAL_S = 1e-3  # a block's cost besides its bytes where nothing tells it: 1.3 ms on gloo for one by itself
 BESIDES_S = 2e-4  # the same for one that others travel beside: its start and end hide behind theirs
-TOTALS, SENT = 4, 8  # numbers that sum up a window's passages, and what they tell of links that crowd
 KEEP = 12  # configs: what was seen under others long ago may be of another link
 CHANGED = 0.15  # relative change of a config's time per byte, after which what was known of the link is forgotten
 

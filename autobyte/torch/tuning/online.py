@@ -3,8 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +12,10 @@ from autobyte.job import Floats
 from autobyte.scheduler.policies import make_plan
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.planning import priced, timed
 from autobyte.torch.model.times import LayerTimes
-from autobyte.torch.tuning.advice import Adviser, Window
-from autobyte.torch.tuning.costs import SENT, TOTALS, sent, totals
+from autobyte.torch.tuning.advice import Advice, Adviser, Window
+from autobyte.torch.tuning.costs import sent, totals
+from autobyte.torch.tuning.window import RankWindow
 from autobyte.tuning import BRIEF, WARMUP, WINDOW
 
 FIRST = 3  # steps before the first plan on measured times
@@ -52,7 +50,6 @@ class Online:
         self._last_s = time.perf_counter()
         self._announced = False
         self._brief = False  # what was announced last is on trial
-        training.exchange.flag, training.exchange.heeded = self._announce, True
         training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
 
     def after_step(self) -> None:
@@ -70,7 +67,7 @@ class Online:
         elif len(self._steps) == (WINDOW if self._planned else FIRST):
             self._end_window()
         length = BRIEF if self._brief else WINDOW
-        self._times.exact = not self._planned or length - EXACT <= len(self._steps) < length
+        self._times.be_exact(not self._planned or length - EXACT <= len(self._steps) < length)
 
     def use(self, config: Config) -> None:
         """Switch now. Collective.
@@ -81,7 +78,7 @@ class Online:
         training, adviser = self._training, self.adviser
         make_plan(training.job, config)  # on every rank, before one of them waits for another
         answer = adviser.plan(config) if adviser is not None else None
-        answer = training.control.share(answer)
+        answer = self._share(answer)
         if answer is None:
             training.replan(training.job, config, None)
         else:
@@ -102,7 +99,7 @@ class Online:
         self._samples.clear()
         self._training.session.runner.passages.clear()
 
-    def _announce(self) -> bool:
+    def announces(self) -> bool:
         """Whether there is something to say that was not announced: an answer, or that this window may end here."""
         if self.adviser is None or self._announced:
             return False
@@ -112,8 +109,7 @@ class Online:
     def _heed(self) -> None:
         """Do what rank 0 announced."""
         self._announced = False
-        training = self._training
-        answer = training.control.share(self.adviser.take() if self.adviser is not None else None)
+        answer = self._share(self.adviser.take() if self.adviser is not None else None)
         if answer is None:
             if len(self._steps) > WARMUP:  # else it was about a window that is over
                 self._end_window()
@@ -122,36 +118,31 @@ class Online:
         self.reset()
         self._last_s = time.perf_counter()  # what the switch took is no step's time
 
-    def _follow(self, answer: dict[str, Any]) -> None:
+    def _share(self, answer: Advice | None) -> Advice | None:
+        """Rank 0's answer, on every rank. Collective."""
         training = self._training
-        names = training.exchange.parameters
-        model = timed(training.job.model, self._layers, names, answer["forward_s"], answer["backward_s"])
-        job = priced(
-            replace(training.job, model=model),
-            bytes_per_s=answer["bytes_per_s"],
-            per_block_s=answer["per_block_s"],
-        )
-        training.replan(job, Config.from_json(answer["config"]), answer["order"])
-        self._brief = answer["brief"]
+        data = training.control.share(None if answer is None else answer.to_json())
+        return None if data is None else Advice.from_json(data, training.job)
+
+    def _follow(self, answer: Advice) -> None:
+        plan = answer.plan
+        assert plan.job is not None, "rank 0 answers when it has measured"
+        self._training.replan(plan.job, plan.config, plan.order)
+        self._brief = answer.brief
 
     def _end_window(self) -> None:
-        rows = self._training.control.gather(torch.from_numpy(self._numbers())).numpy()
+        rows = self._training.control.gather(torch.from_numpy(self._measured().pack())).numpy()
         if self.adviser is not None:
-            times = rows[:, WINDOW : -TOTALS - SENT].reshape(-1, 2, len(self._layers))
-            sent_of = rows[:, -SENT:].reshape(-1, 2, 4)
-            steps = max(rows[:, : len(self._steps)], key=np.median)
-            config = self._training.config
-            totals_of = rows[:, -TOTALS - SENT : -SENT]
-            self.adviser.consult(Window(config, self._first, steps, times[:, 0], times[:, 1], totals_of, sent_of))
+            ranks = RankWindow.unpack(rows, steps=len(self._steps))
+            self.adviser.consult(Window.of(self._training.config, self._first, ranks))
         self._planned, self._brief = True, False
         self.reset()
 
-    def _numbers(self) -> Floats:
-        """This rank's window: step times, layer times, cost of a block; all ranks' are of one shape."""
-        steps = np.zeros(WINDOW)
-        steps[: len(self._steps)] = self._steps
+    def _measured(self) -> RankWindow:
+        """This rank's window."""
         if self._samples:  # else the window ended before layers were timed
             self._layer_s = np.median(np.array(self._samples), axis=0)
         passages = list(self._training.session.runner.passages)
         crowding = sent(passages, len(self._steps), self._training.exchange.plan.credit_bytes)
-        return np.concatenate([steps, self._layer_s.ravel(), totals(passages), crowding.ravel()])
+        forward_s, backward_s = self._layer_s
+        return RankWindow(np.array(self._steps), forward_s, backward_s, totals(passages), crowding)

@@ -1,13 +1,15 @@
 """An order that all ranks keep: no slower than the one that the core would make as it goes."""
 
+from dataclasses import replace
+
 import pytest
 
 from autobyte.config import Config
-from autobyte.job import Cluster, Job
+from autobyte.job import Cluster, Job, Layer, Model, Tensor
 from autobyte.models import load
 from autobyte.scheduler.policies import make_plan
 from autobyte.simulator.simulate import simulate
-from autobyte.torch.model.planning import DEFAULT, agreed_plan, planned_order, priced
+from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, planned_order, priced
 
 FINE = Config(1 << 18, 1 << 20, knobs={"fusion": 1})
 
@@ -41,3 +43,53 @@ def test_urgent_blocks_overtake_later_where_that_is_faster() -> None:
 
 def test_a_policy_with_a_sequence_of_its_own_keeps_it() -> None:
     assert planned_order(measured("resnet50"), Config(1 << 20, 1 << 20, "usbyte", {"fusion": 1})) is None
+
+
+def test_a_checkpoint_that_was_written_before_is_read() -> None:
+    """As `state_dict()["autobyte"]` had it when plans were first kept, and as it still is."""
+    kept = {
+        "config": {"partition_bytes": 4096, "credit_bytes": 16384, "knobs": {"fusion": 1}},
+        "measured": {
+            "layers": [
+                ["back", ["back.weight"], 0.001, 0.002],
+                ["front", ["front.weight", "front.bias"], 0.003, 0.004],
+            ],
+            "bytes_per_s": 1.25e8,
+            "per_block_s": 0.0005,
+        },
+        "order": [1, 0],
+        "parameters": "0123456789abcdef",
+        "workers": 2,
+        "engine": "allreduce",
+        "wire_dtype": None,
+    }
+    weight, bias, back = (
+        Tensor("front.weight", 10, "float32", 0),
+        Tensor("front.bias", 2, "float32", 0),
+        "back.weight",
+    )
+    layers = Layer("front", (weight, bias), 0.0, 0.0), Layer("back", (Tensor(back, 20, "float32", 1),), 0.0, 0.0)
+    job = Job(Model("net", layers, 1), Cluster(2))
+    plan = MeasuredPlan.from_json(kept, job)
+    assert (plan.config, plan.order) == (Config(4096, 16384, knobs={"fusion": 1}), [1, 0])
+    assert plan.job is not None
+    assert [(layer.name, layer.forward_s, layer.backward_s) for layer in plan.job.model.layers] == [
+        ("back", 0.001, 0.002),
+        ("front", 0.003, 0.004),
+    ]
+    assert [(each.name, each.numel, each.layer) for each in plan.job.model.tensors] == [
+        ("back.weight", 20, 0),
+        ("front.weight", 10, 1),
+        ("front.bias", 2, 1),
+    ]
+    assert plan.job.cluster == replace(
+        job.cluster, up_bytes_per_s=(1.25e8,), down_bytes_per_s=(1.25e8,), latency_s=0.0, overhead_s=(0.0005, 0.0)
+    )
+    assert plan.to_json() == {key: kept[key] for key in ("config", "measured", "order")}
+
+
+def test_a_checkpoint_without_measurements_is_read() -> None:
+    kept = {"config": {"partition_bytes": 4096, "credit_bytes": 16384}, "measured": None, "order": None}
+    plan = MeasuredPlan.from_json(kept, measured("resnet50"))
+    assert plan == MeasuredPlan(Config(4096, 16384), None, None)
+    assert plan.to_json() == kept

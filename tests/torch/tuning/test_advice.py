@@ -1,5 +1,6 @@
 """A plan is made from the first window, and made anew within a window when the job drifts."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,8 @@ from torch import nn
 from autobyte.config import Config, Space
 from autobyte.job import Cluster, Job
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.planning import begin_with, unmeasured
-from autobyte.torch.tuning.advice import NOTICE, Adviser, Window
+from autobyte.torch.model.planning import MeasuredPlan, begin_with, unmeasured
+from autobyte.torch.tuning.advice import NOTICE, Advice, Adviser, Window
 from autobyte.torch.tuning.kept import Kept, Trial
 from autobyte.torch.tuning.search import Search
 from autobyte.tuners.fixed import Default
@@ -61,7 +62,7 @@ def window(*, compute: float = 1.0, wire: float = 1.0) -> Window:
     )
 
 
-def heard(adviser: Adviser, seen: Window) -> dict[str, Any] | None:
+def heard(adviser: Adviser, seen: Window) -> Advice | None:
     """What is to be used after a window."""
     adviser.consult(seen)
     assert adviser._thread is not None
@@ -70,10 +71,27 @@ def heard(adviser: Adviser, seen: Window) -> dict[str, Any] | None:
     return adviser.take()
 
 
+def forward_s(answer: Advice) -> list[float]:
+    assert answer.plan.job is not None
+    return [layer.forward_s for layer in answer.plan.job.model.layers]
+
+
+def bytes_per_s(answer: Advice) -> float:
+    assert answer.plan.job is not None
+    return answer.plan.job.cluster.up_bytes_per_s[0]
+
+
+def test_an_answer_is_the_same_on_other_ranks(adviser: Adviser) -> None:
+    answer = heard(adviser, window())
+    assert answer is not None
+    told = json.loads(json.dumps(answer.to_json()))
+    assert Advice.from_json(told, make_training()[0].job) == answer
+
+
 def test_the_first_window_brings_a_plan_and_one_like_it_none(adviser: Adviser) -> None:
     first = heard(adviser, window())
     assert first is not None
-    assert first["forward_s"] == pytest.approx([1e-3] * 3)
+    assert forward_s(first) == pytest.approx([1e-3] * 3)
     assert heard(adviser, window(compute=1.05, wire=0.95)) is None
 
 
@@ -90,9 +108,9 @@ def test_a_job_that_drifts_is_planned_anew_within_one_window(adviser: Adviser, d
     assert first is not None
     assert again is not None
     if "compute" in drift:
-        assert again["forward_s"] == pytest.approx([1e-3 * drift["compute"]] * 3)
+        assert forward_s(again) == pytest.approx([1e-3 * drift["compute"]] * 3)
     else:
-        assert again["bytes_per_s"] == pytest.approx(first["bytes_per_s"] / drift["wire"], rel=0.02)
+        assert bytes_per_s(again) == pytest.approx(bytes_per_s(first) / drift["wire"], rel=0.02)
     assert heard(adviser, window(**drift)) is None  # from then on that is how it is
 
 
@@ -125,7 +143,7 @@ def test_a_window_ends_where_its_tuner_wants_no_whole_one(adviser: Adviser) -> N
         assert not adviser.enough([0.02] * (BRIEF - NOTICE - 1))
         assert adviser.enough([0.02] * (BRIEF - NOTICE)) is ends
         assert not adviser.enough([0.02] * (WINDOW - 1))  # it ends anyway
-        adviser.answer = {}
+        adviser.answer = Advice(MeasuredPlan(CONFIG, None, None), brief=False)
         assert not adviser.enough([0.02] * BRIEF)  # what it wanted was another window
         adviser.answer = None
 
@@ -191,7 +209,7 @@ def follow(adviser: Adviser, config: Config, windows: int, *, slower: float = 1.
         steps_s = np.full(10, slower * (0.02 if config.policy == "usbyte" else 0.03))
         steps_s[-1] += 0.2
         answer = heard(adviser, replace(window(), config=config, step_s=steps_s))
-        config = config if answer is None else Config.from_json(answer["config"])
+        config = config if answer is None else answer.plan.config
         used.append(config)
     return used
 

@@ -1,0 +1,67 @@
+"""What ranks count at the end of every step: who had which gradient, left out an update, has no inputs, speaks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Places behind the gradients' own.
+_LEFT_OUT, _JOINED, _ANNOUNCES = -3, -2, -1
+
+
+@dataclass(frozen=True)
+class StepFlags:
+    """One rank's flags of one step.
+
+    Args:
+        had: for every gradient, in the plan's order, whether this rank had one.
+        left_out: the step before was not followed by an update, or this one will not be.
+        joined: this rank has no inputs left.
+        announces: this rank has something to say to all.
+    """
+
+    had: Sequence[bool]
+    left_out: bool
+    joined: bool
+    announces: bool
+
+    def pack(self) -> Tensor:
+        """The flags as numbers that can be added up over ranks, shape [gradients + 3], int32."""
+        flags = [*self.had, self.left_out, self.joined, self.announces]
+        return torch.tensor(flags, dtype=torch.int32, device="cpu")
+
+
+class StepCounts:
+    """On how many ranks each flag was set.
+
+    Args:
+        counts: sum over ranks of `StepFlags.pack`.
+    """
+
+    def __init__(self, counts: Tensor) -> None:
+        self._counts = counts
+
+    def having(self, gradient: int) -> int:
+        """Ranks that had a gradient, by its place in the plan's order."""
+        return int(self._counts[:_LEFT_OUT][gradient])
+
+    @property
+    def any_gradient(self) -> bool:
+        """Whether any rank had any gradient."""
+        return bool(self._counts[:_LEFT_OUT].any())
+
+    @property
+    def left_out(self) -> int:
+        """Ranks that left out an update."""
+        return int(self._counts[_LEFT_OUT])
+
+    @property
+    def joined(self) -> int:
+        """Ranks that have no inputs left."""
+        return int(self._counts[_JOINED])
+
+    @property
+    def announcing(self) -> int:
+        """Ranks that have something to say to all."""
+        return int(self._counts[_ANNOUNCES])

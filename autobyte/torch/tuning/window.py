@@ -1,0 +1,51 @@
+"""A window on one rank, as one row of numbers: what ranks gather when it ends."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from autobyte.job import Floats
+from autobyte.tuning import WINDOW
+
+_TOTALS, _SENT = (4,), (2, 4)  # shapes
+_BEHIND = 4 + 8  # numbers behind the layers' times
+
+
+@dataclass(frozen=True)
+class RankWindow:
+    """What one rank measured in a window.
+
+    Args:
+        step_s: time of every step, shape [steps], at most `WINDOW` of them (s).
+        forward_s, backward_s: of every layer, shape [layers] (s).
+        totals: of the blocks that went over the wire, as `costs.totals` has them, shape [4].
+        sent: what they tell of links that crowd, as `costs.sent` has it, shape [2, 4].
+    """
+
+    step_s: Floats
+    forward_s: Floats
+    backward_s: Floats
+    totals: Floats
+    sent: Floats
+
+    def pack(self) -> Floats:
+        """The window as numbers, as many on all ranks, shape [WINDOW + 2 · layers + 12]."""
+        steps = np.zeros(WINDOW)
+        steps[: len(self.step_s)] = self.step_s
+        return np.concatenate([steps, self.forward_s, self.backward_s, self.totals, self.sent.ravel()])
+
+    @classmethod
+    def unpack(cls, rows: Floats, *, steps: int) -> list[Self]:
+        """The windows of all ranks.
+
+        Args:
+            rows: as packed, shape [ranks, WINDOW + 2 · layers + 12].
+            steps: in the window, the same on all ranks.
+        """
+        layers = (rows.shape[1] - WINDOW - _BEHIND) // 2
+        ends = np.cumsum([WINDOW, layers, layers, *map(np.prod, (_TOTALS, _SENT))])[:-1]
+        return [
+            cls(step_s[:steps], forward_s, backward_s, totals, sent.reshape(_SENT))
+            for step_s, forward_s, backward_s, totals, sent in (np.split(row, ends) for row in rows)
+        ]
