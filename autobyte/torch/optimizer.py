@@ -27,6 +27,7 @@ from autobyte.torch.exchange.exchange import Exchange
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, broadcast_state, is_off
 from autobyte.torch.exchange.verify import Verification
+from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers, is_compiled
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.model.times import LayerTimes
@@ -168,16 +169,16 @@ class DistributedOptimizer(Optimizer, Joinable):
         compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again
         if not compiled:
             see_hooks()  # somebody may have compiled it, and hand in what is inside
-        self._watch = [] if compiled else [m.register_forward_pre_hook(self._called) for m in model.modules()]
+        self._watch = [] if compiled else [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
         self.training.exchange.on_begin = self._tell_joined
         for module in model.modules():  # whose state is read or written: nothing may be due
             self._handles += [
-                module.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
-                module.register_load_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
+                module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
+                module.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
             ]
         self._handles += [  # whoever kept the optimizer itself may read and write its state, too
-            optimizer.register_state_dict_pre_hook(lambda *_: self.flush()),
-            optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush()),
+            optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),
+            optimizer.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),
         ]
 
     @property
@@ -423,9 +424,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         self.training.exchange.on_gradient = lambda name: times.gradient(places[name])
         if not self._cross:
             for index, layer in enumerate(layers):
-                self._handles.append(layer.module.register_forward_pre_hook(partial(_mark, times, index)))
-        self._handles.append(self._model.register_forward_pre_hook(lambda *_: times.begin(), prepend=True))
-        self._handles.append(self._model.register_forward_hook(lambda *_: times.forward_over()))
+                self._handles.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
+        self._handles.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
+        self._handles.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
         return times
 
     def _on_backward(self) -> None:

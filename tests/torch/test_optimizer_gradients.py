@@ -178,18 +178,18 @@ def _clearing(rank: int, whose: str, to_none: bool) -> None:
     assert_equal(story(with_ab), story(with_ddp))
 
 
-def test_changing_parameters_before_their_update_is_refused() -> None:
+def test_changing_parameters_by_another_name_before_their_update_is_refused() -> None:
     with pytest.raises(RankError, match=r"parameter '0.weight' was changed after step\(\).*call flush\(\) before"):
         on_ranks(_weight_clipping, 2)
 
 
 def _weight_clipping(rank: int) -> None:
     model, optimizer = with_ab(module := make_mlp(), sgd(module))
+    aliases = [parameter.detach() for parameter in module.parameters()]
     for step in range(STEPS):
         train(model, optimizer, rank, range(step, step + 1))
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.clamp_(-0.1, 0.1)
+        for alias in aliases:
+            alias.clamp_(-0.1, 0.1)
 
 
 def test_steps_without_a_backward_pass() -> None:
