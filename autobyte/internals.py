@@ -3,7 +3,7 @@
 Each function says why the public interface is not enough. All of them were seen to work in torch 2.13;
 `tests/test_internals.py` tests the behaviour that each relies on, and says which one has changed.
 
-Three are read where they are used, because a function around them would do nothing, or not work:
+Four are read where they are used, because a function around them would do nothing, or not work:
 
 - `Tensor._version` counts changes in place. `torch/exchange/exchange.py` and `torch/model/updates.py` compare it to
   refuse a gradient that was changed while it travelled. It is read once per tensor and step on the thread that
@@ -11,13 +11,16 @@ Three are read where they are used, because a function around them would do noth
 - `Optimizer._step_supports_amp_scaling` is read by `GradScaler.step`. If it is true, the scaler leaves its scale on
   the object that it was given, the wrapper, where the user's optimizer does not look for it. `DistributedOptimizer`
   has to answer the scaler itself, with a class attribute.
+- `torch._C.TensorBase` has the getter and setter of `.grad`, and `torch._C.DisableTorchFunctionSubclass` hands a call
+  past `__torch_function__`. `torch/model/pending.py` uses both to let a parameter be looked at without its update.
 - `torch.distributed._compute_bucket_assignment_by_size` assigns DDP's buckets. Only
   `tests/scheduler/test_policies.py` uses it, to compare the policy `ddp` with them.
 """
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -28,6 +31,7 @@ from torch.amp import GradScaler
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils._python_dispatch import _disable_current_modes
 
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 
@@ -48,9 +52,10 @@ def is_shared(gradient: Tensor) -> bool:
 
     Autograd hands a gradient on without a copy even where it is a view of one that is still needed: of a positional
     embedding that is added to a batch of one, say, or of two parameters that are added. Nothing public counts who
-    uses a storage.
+    uses a storage. What autograd hands on is detached; a gradient that is a view was set by the user, whose buffer is
+    to be averaged.
     """
-    if gradient.layout is not torch.strided:
+    if gradient.layout is not torch.strided or gradient._is_view():
         return False
     storage = gradient.untyped_storage()  # counts, too
     uses: int = torch._C._storage_Use_Count(storage._cdata)
@@ -123,6 +128,25 @@ def has_own_step(optimizer: Optimizer) -> bool:
     return step is not None and not (
         hasattr(step, "_wrapped_by_lr_sched") and step.__wrapped__ is type(optimizer).step
     )
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """What happens within the block is no part of a graph that is being recorded, traced or made of fake tensors.
+
+    An update is taken when a parameter is read, and that may be in the middle of a recording. Nothing public stops
+    one.
+    """
+    tracing = torch._C._get_tracing_state()
+    if tracing is None and not torch._C._len_torch_dispatch_stack():
+        yield
+        return
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.amp import GradScaler
 from torch.optim import SGD
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -220,3 +221,39 @@ def test_a_graph_is_made_again_for_a_hook_that_came_later() -> None:
     finally:
         torch._dynamo.config.skip_nnmodule_hook_guards = before
         torch._dynamo.reset()
+
+
+def test_a_view_that_the_user_set_as_gradient_is_not_shared() -> None:
+    """What autograd hands on is detached, so a gradient that is a view is the user's own buffer."""
+    flat, parameter = torch.zeros(6), nn.Parameter(torch.ones(3))
+    parameter.grad = flat[:3]
+    (parameter * 2).sum().backward()
+    assert not internals.is_shared(parameter.grad), CHANGED + "gradients that a user set are no longer views"
+    other, another = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    shared: list[bool] = []
+    for each in (other, another):
+        each.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda p: shared.append(p.grad._is_view())
+        )
+    (other + another).square().sum().backward()
+    assert shared == [False, False], CHANGED + "autograd hands on gradients that are views"
+
+
+@pytest.mark.parametrize("how", ["trace", "fake"])
+def test_what_is_unrecorded_is_no_part_of_a_graph(how: str) -> None:
+    weight, steps = torch.zeros(2), []
+
+    def forward(inputs: Tensor) -> Tensor:
+        with internals.unrecorded():
+            steps.append(type(weight.add_(1.0)))
+        return inputs * 2
+
+    if how == "trace":
+        graph = str(torch.jit.trace(forward, torch.ones(2), check_trace=False).graph)
+        assert "aten::mul" in graph and "aten::add_" not in graph, (
+            CHANGED + "an update is recorded by torch.jit.trace"
+        )
+    else:
+        with FakeTensorMode() as mode:
+            forward(mode.from_tensor(torch.ones(2)))
+        assert steps == [Tensor] and weight.tolist() == [1, 1], CHANGED + "an update is made of fake tensors"

@@ -8,7 +8,7 @@ import typer
 from autobyte.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from autobyte.nets.training import Progress
+    from autobyte.nets.training import FitProgress
 
 
 def fit(
@@ -58,7 +58,7 @@ def fit(
     path = out or dataset / f"{variant}.npz"
     with progress(f"fitting {variant}") as step:
 
-        def epoch(now: "Progress") -> None:
+        def epoch(now: "FitProgress") -> None:
             step(now.epoch + 1, epochs, f"loss {now.loss:.4f}, validation {now.validation:.4f}")
 
         net, held = fit_net(

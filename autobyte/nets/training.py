@@ -29,7 +29,7 @@ NEAR, FAR = 0.3, 0.1  # the improved network is to be right about good configs: 
 
 
 @dataclass(frozen=True)
-class Progress:
+class FitProgress:
     """An epoch: its number, and the loss on both sides of the split."""
 
     epoch: int
@@ -44,7 +44,7 @@ def fit(
     epochs: int = 60,
     seed: int = 0,
     checkpoint: Path | None = None,
-    progress: Callable[[Progress], None] = lambda progress: None,
+    progress: Callable[[FitProgress], None] = lambda progress: None,
 ) -> tuple[MetaNet, Groups]:
     """Fit a network with early stopping.
 
@@ -81,7 +81,7 @@ def fit(
             off = float(
                 keras().ops.mean(judge(*map(keras().ops.convert_to_tensor, (_both(wanted, counted), predicted))))
             )
-        progress(Progress(run.epoch, loss, off))
+        progress(FitProgress(run.epoch, loss, off))
         run.note(off)
         numbers, lists = run.where
         kept.keep(numbers, **lists)

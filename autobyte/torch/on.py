@@ -19,6 +19,7 @@ from autobyte.internals import is_compiled, see_hooks
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
+from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import Updates, can_cross_steps, drop, zero
@@ -88,15 +89,15 @@ class On:
         compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again
         if not compiled:
             see_hooks()  # somebody may have compiled it, and hand in what is inside
-        self._watch = [] if compiled else [m.register_forward_pre_hook(self._called) for m in model.modules()]
+        self._watch = [] if compiled else [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
         for module in model.modules():  # whose state is read or written: nothing may be due
             self._handles += [
-                module.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
-                module.register_load_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
+                module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
+                module.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
             ]
         self._handles += [  # whoever kept the optimizer itself may read and write its state, too
-            optimizer.register_state_dict_pre_hook(lambda *_: self.flush()),
-            optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush()),
+            optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),
+            optimizer.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),
         ]
 
     def step(self, closure: Callable[[], Any] | None) -> Any:
@@ -268,9 +269,9 @@ class On:
         self._listeners.measure(times, places)
         if not self._cross:
             for index, layer in enumerate(layers):
-                self._handles.append(layer.module.register_forward_pre_hook(partial(_mark, times, index)))
-        self._handles.append(self._model.register_forward_pre_hook(lambda *_: times.begin(), prepend=True))
-        self._handles.append(self._model.register_forward_hook(lambda *_: times.forward_over()))
+                self._handles.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
+        self._handles.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
+        self._handles.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
 
     def accompany(self) -> None:
         """The communication of a step, on a rank without inputs."""

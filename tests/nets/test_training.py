@@ -11,11 +11,11 @@ from nets.small import fitted, groups, truth
 from autobyte.errors import FileError, InputError
 from autobyte.features.schema import place
 from autobyte.nets.dataset import Groups
-from autobyte.nets.training import Progress, chosen, fit, predicted_s, scores, split
+from autobyte.nets.training import FitProgress, chosen, fit, predicted_s, scores, split
 
 
 def test_a_fit_learns() -> None:
-    losses: list[Progress] = []
+    losses: list[FitProgress] = []
     net, held = fit(groups(), variant="improved", epochs=6, progress=losses.append)
     assert losses[-1].loss < 0.6 * losses[0].loss
     assert len(held) == 10  # one environment
@@ -45,13 +45,13 @@ def test_a_killed_fit_goes_on_and_comes_out_the_same(tmp_path: Path) -> None:
     path, epochs = tmp_path / "fit.npz", 4
     whole, _ = fit(groups(), variant="improved", epochs=epochs)
 
-    def kill(now: Progress) -> None:
+    def kill(now: FitProgress) -> None:
         if now.epoch == 2:
             raise _KilledError
 
     with pytest.raises(_KilledError):
         fit(groups(), variant="improved", epochs=epochs, checkpoint=path, progress=kill)
-    seen: list[Progress] = []
+    seen: list[FitProgress] = []
     resumed, _ = fit(groups(), variant="improved", epochs=epochs, checkpoint=path, progress=seen.append)
     assert [now.epoch for now in seen] == [2, 3]
     for a, b in zip(resumed.weights, whole.weights, strict=True):
@@ -62,7 +62,7 @@ def test_a_killed_fit_goes_on_and_comes_out_the_same(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "fit.npz"
 
-    def kill(now: Progress) -> None:
+    def kill(now: FitProgress) -> None:
         raise _KilledError if now.epoch else RuntimeError("the first epoch is kept after it is told")
 
     with pytest.raises(RuntimeError):
@@ -77,7 +77,7 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
         fit(groups(), variant="paper", epochs=3, checkpoint=path)
 
 
-def _raise_after_one(now: Progress) -> None:
+def _raise_after_one(now: FitProgress) -> None:
     if now.epoch == 1:
         raise _KilledError
 

@@ -1,7 +1,9 @@
 """Optimizer steps layer by layer: each layer's parameters are updated when its forward pass is about to need them."""
 
 import copy
+import threading
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -23,11 +25,13 @@ from torch.optim import (
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import has_own_step, has_step_hooks, see_hooks, uncompiled
+from autobyte.internals import has_own_step, has_step_hooks, see_hooks, uncompiled, unrecorded
+from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
+from autobyte.torch.model.pending import PendingClasses
 from autobyte.torch.model.times import LayerTimes
 
-Hook = Callable[[nn.Module, object], None]
+Called = Callable[[nn.Module, object], None]
 
 #: Optimizers that treat every element by itself and keep state per parameter: layer by layer gives the same.
 ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
@@ -66,6 +70,7 @@ class Updates:
         self._hyper: list[dict[str, Any]] = []  # of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, as layers know them
         self._due = 0
+        self._taking = threading.RLock()  # whoever reads a parameter takes its update, on any thread
         self._hooks: list[RemovableHandle] = []
 
     @property
@@ -94,15 +99,16 @@ class Updates:
         see_hooks()
         places: dict[nn.Parameter, int] = {}
         for index, layer in enumerate(layers):
-            self._layers.append(_Layer({name: p for name, p in layer.parameters if name in names}))
+            parameters = {name: p for name, p in layer.parameters if name in names}
+            self._layers.append(_Layer(parameters, partial(self._take, index)))
             places |= dict.fromkeys(self._layers[-1].parameters.values(), index)
-            hook = uncompiled(self._on_call(index, times))
+            hook = Hook(uncompiled(self._on_call(index, times)))
             self._hooks.append(layer.module.register_forward_pre_hook(hook, prepend=True))
         for module in model.modules():
             owned = {places[p] for p in module.parameters(recurse=False) if p in places}
             others = sorted(index for index in owned if layers[index].module is not module)
             if others:
-                hook = uncompiled(self._on_other_call(others))
+                hook = Hook(uncompiled(self._on_other_call(others)))
                 self._hooks.append(module.register_forward_pre_hook(hook, prepend=True))
         self._trained = []
 
@@ -140,7 +146,7 @@ class Updates:
         for hook in self._hooks:
             hook.remove()
 
-    def _on_call(self, index: int, times: LayerTimes | None) -> Hook:
+    def _on_call(self, index: int, times: LayerTimes | None) -> Called:
         layer = self._layers[index]
 
         def called(_module: nn.Module, _arguments: object) -> None:
@@ -152,7 +158,7 @@ class Updates:
 
         return called
 
-    def _on_other_call(self, indices: list[int]) -> Hook:
+    def _on_other_call(self, indices: list[int]) -> Called:
         def called(_module: nn.Module, _arguments: object) -> None:
             for index in indices:
                 if self._layers[index].due:
@@ -172,17 +178,25 @@ class Updates:
 
     def _take(self, first: int) -> None:
         """Wait for a layer, and update it and those after it that need no wait."""
-        layers = [self._layers[first]]
-        self._wait(layers[0])
-        for index in range(first + 1, len(self._layers)):
-            layer = self._layers[index]
-            if layer.due:
-                if not self._averages.arrived(layer.parameters):
-                    break
-                self._wait(layer)
-                layers.append(layer)
-        self._update(layers)
-        self._due -= len(layers)
+        with self._taking:
+            layers = [self._layers[first]]
+            if not layers[0].due:  # another thread was faster
+                return
+            try:
+                self._wait(layers[0])
+                for index in range(first + 1, len(self._layers)):
+                    layer = self._layers[index]
+                    if layer.due:
+                        if not self._averages.arrived(layer.parameters):
+                            break
+                        layers.append(layer)
+                        self._wait(layer)
+                self._update(layers)
+            except BaseException:
+                for layer in layers:
+                    layer.refuse()
+                raise
+            self._due -= len(layers)
 
     def _wait(self, layer: "_Layer") -> None:
         layer.withdraw()
@@ -204,7 +218,8 @@ class Updates:
         self._part.param_groups = [{**hyper, "params": owned} for hyper, owned in groups if owned]
         self._part.state = self._optimizer.state
         if self._part.param_groups:
-            self._part.step()
+            with unrecorded():
+                self._part.step()
         for parameter in dropped:
             parameter.grad = None
         for layer in layers:
@@ -220,8 +235,9 @@ class _Layer:
     back for the update. What was changed in place cannot be told from what has arrived, and is refused.
     """
 
-    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+    def __init__(self, parameters: dict[str, nn.Parameter], take: Callable[[], None]) -> None:
         self.parameters = parameters
+        self._classes = PendingClasses(parameters.values(), take)
         self.due = False
         self.clear: Callable[[nn.Parameter], None] | None = None
         self.members: list[list[nn.Parameter]] = []  # of each of the optimizer's groups, what is this layer's
@@ -241,9 +257,11 @@ class _Layer:
                 parameter.grad = gradient
                 self._standing_in.add(name)
             self._held[name] = gradient, -1 if gradient is None else gradient._version, parameter._version
+        self._classes.set()
 
     def withdraw(self) -> None:
         """The update is taken now: zeros no longer stand in, and whose `.grad` was dropped is noted."""
+        self._classes.restore()
         for name in self._standing_in:
             parameter, gradient = self.parameters[name], self._held[name][0]
             if parameter.grad is None:
@@ -252,6 +270,11 @@ class _Layer:
                 parameter.grad = None
             else:
                 raise _changed(name)
+
+    def refuse(self) -> None:
+        """The update could not be taken: whoever reads the parameters hears of it again."""
+        if self.due:
+            self._classes.set()
 
     def check(self) -> None:
         """Averages are there. Nothing is lost by a refusal: the update stays due, and is refused again.
@@ -305,8 +328,14 @@ def drop(parameter: nn.Parameter) -> None:
 
 def zero(parameter: nn.Parameter) -> None:
     """Keep a gradient's memory, and zero it."""
-    if parameter.grad is not None:
-        parameter.grad.detach_().zero_()
+    gradient = parameter.grad
+    if gradient is None:
+        return
+    if gradient.grad_fn is not None:
+        gradient.detach_()
+    else:
+        gradient.requires_grad_(False)
+    gradient.zero_()
 
 
 def can_cross_steps(optimizer: Optimizer) -> bool:

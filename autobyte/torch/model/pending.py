@@ -1,0 +1,86 @@
+"""A parameter whose update is due: whoever reads or writes it takes the update first.
+
+`step()` returns before updates are taken. While one is due, the parameter's class is a subclass made here; every
+operation of PyTorch's on the parameter then comes by `__torch_function__`, which takes the update, gives the class
+back, and goes on. One way is not seen: a transform of `torch.func` that is given a bare parameter, not a model
+(`vmap` is seen). PyTorch does the same for parameters whose shape is not known yet (`torch.nn.parameter`,
+`UninitializedTensorMixin`). The forward pre-hook gives the class back, too, so a forward pass pays nothing.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+def _getters(*names: str) -> set[Any]:
+    return {getattr(Tensor, name).__get__ for name in names}
+
+
+#: What looks at a parameter without reading its values: no update is taken for it.
+LOOKS: frozenset[Any] = frozenset(
+    _getters("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "grad_fn", "itemsize")
+    | _getters("is_cpu", "is_cuda", "is_meta", "is_mps", "is_sparse", "is_nested", "is_quantized", "is_xla", "is_xpu")
+    | _getters("grad", "_version", "nbytes", "output_nr", "retains_grad")
+    | {vars(torch._C.TensorBase)["grad"].__set__, vars(torch._C.TensorBase)["grad"].__delete__}
+    | {Tensor.size, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.storage_offset}
+    | {Tensor.element_size, Tensor.is_contiguous, Tensor.is_floating_point, Tensor.is_complex, Tensor.__len__}
+    | {Tensor.register_hook, Tensor.register_post_accumulate_grad_hook}
+)
+
+
+class Pending:
+    """What a parameter is while its update is due, besides what it was before."""
+
+    take: ClassVar[Callable[[], None]]  # takes the update of the layer that has the parameter
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Take the updates of all parameters that an operation reads or writes, then do it."""
+        if func in LOOKS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        for kind in types:
+            if issubclass(kind, Pending):
+                kind.take()
+        return func(*args, **(kwargs or {}))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        type(self).take()
+        return copy.deepcopy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        type(self).take()
+        return self.__reduce_ex__(protocol)
+
+
+class PendingClasses:
+    """The classes of one layer's parameters while its update is due.
+
+    Args:
+        parameters: of the layer.
+        take: takes its update, after which `restore` has been called.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], take: Callable[[], None]) -> None:
+        subclasses: dict[type, type] = {}
+        self._places: list[tuple[nn.Parameter, type, type]] = []
+        for parameter in parameters:
+            kind = type(parameter)
+            if kind not in subclasses:
+                subclasses[kind] = type(kind.__name__, (Pending, kind), {"take": staticmethod(take)})
+            self._places.append((parameter, kind, subclasses[kind]))
+
+    def set(self) -> None:
+        """The update is due."""
+        for parameter, _, pending in self._places:
+            parameter.__class__ = pending
+
+    def restore(self) -> None:
+        """The update is taken now."""
+        for parameter, kind, _ in self._places:
+            parameter.__class__ = kind
