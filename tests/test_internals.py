@@ -239,6 +239,7 @@ def test_a_view_that_the_user_set_as_gradient_is_not_shared() -> None:
     assert shared == [False, False], CHANGED + "autograd hands on gradients that are views"
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("how", ["trace", "fake"])
 def test_what_is_unrecorded_is_no_part_of_a_graph(how: str) -> None:
     weight, steps = torch.zeros(2), []
