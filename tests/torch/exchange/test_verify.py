@@ -26,7 +26,7 @@ def _verified(rank: int, engine: str, wire_dtype: str | None) -> None:
     )
     train(model, optimizer, rank)
     assert optimizer.training is not None
-    assert optimizer.training.exchange.observer is None
+    assert not optimizer._mode._verification.active
 
 
 def test_verify_steps_names_tensor_and_step() -> None:

@@ -45,8 +45,8 @@ class Averages:
         return None
 
 
-def stepped() -> tuple[nn.Sequential, Updates, Averages]:
-    """Three layers after a backward pass and a step of 1 / gradient, whose updates are due."""
+def stepped() -> tuple[nn.Sequential, Updates, Averages, list[Tensor]]:
+    """Three layers after a backward pass and a step whose updates are due, and what these make of the weights."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
     averages, optimizer = Averages(), torch.optim.SGD(model.parameters(), lr=1.0)
@@ -56,41 +56,43 @@ def stepped() -> tuple[nn.Sequential, Updates, Averages]:
     ]
     updates.install(layers, [f"{name}.weight" for name in "012"], model)
     model(torch.ones(1, 2)).sum().backward()
+    expected = [layer.weight.detach() - layer.weight.grad for layer in model]
     updates.plan()
-    return model, updates, averages
+    return model, updates, averages, expected
 
 
 def test_a_layer_is_updated_when_it_is_called_with_those_behind_it_that_have_arrived() -> None:
-    model, updates, averages = stepped()
-    before = [layer.weight.detach().clone() for layer in model]
-    expected = [a - layer.weight.grad for a, layer in zip(before, model, strict=True)]
+    model, updates, averages, expected = stepped()
     averages.there = {"1.weight"}
     model[0](torch.ones(1, 2))
-    assert averages.waited[0] == "0.weight"
-    assert [torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True)] == [True, True, False]
+    assert averages.waited == ["0.weight", "1.weight"]
     updates.settle()
-    assert averages.waited[-1] == "2.weight"
+    assert averages.waited == ["0.weight", "1.weight", "2.weight"]
     assert all(torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True))
     updates.settle()  # once
     assert all(torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True))
 
 
 def test_gradients_in_transit_are_cleared_once_they_are_used() -> None:
-    model, updates, _ = stepped()
-    before = model[2].weight.detach().clone()
+    model, updates, _, expected = stepped()
     assert updates.clear_later(drop) == set(model.parameters())
     assert all(parameter.grad is not None for parameter in model.parameters())
     updates.settle()
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert not torch.equal(model[2].weight, before)
+    assert torch.equal(model[2].weight, expected[2])
 
 
 def test_hyper_parameters_are_those_of_the_step() -> None:
-    model, updates, _ = stepped()
-    expected = model[0].weight - model[0].weight.grad
+    model, updates, _, expected = stepped()
     updates._optimizer.param_groups[0]["lr"] = 100.0  # a scheduler, right after step()
     updates.settle()
-    assert torch.equal(model[0].weight, expected)
+    assert torch.equal(model[0].weight, expected[0])
+
+
+def test_whoever_reads_a_parameter_takes_the_update_of_its_layer() -> None:
+    model, _, averages, expected = stepped()
+    assert torch.equal(model[1].weight, expected[1])
+    assert averages.waited == ["1.weight"]
 
 
 def test_only_optimizers_that_are_known_cross_steps() -> None:
