@@ -109,7 +109,7 @@ class On:
             exchange.announced()  # nobody switches between two evaluations
             return self._optimizer.step(self._averaged(closure))
         crossing = self._updates.ready and can_cross_steps(self._optimizer)
-        if crossing and not progress.averaged and not self._verification.active:
+        if crossing and not (progress.averaged or exchange.at_once or self._verification.active):
             exchange.close()
             self._updates.plan()
         else:

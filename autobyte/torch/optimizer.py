@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -149,6 +150,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             cross_step=cross_step,
             verify_steps=verify_steps,
         )
+        self._made_in = os.getpid()
         _alive.add(self)
 
     @property
@@ -275,8 +277,13 @@ class DistributedOptimizer(Optimizer, Joinable):
 
 @atexit.register
 def _part_at_exit() -> None:
-    """A script that ends without `close()`: other ranks may still need what this one sends."""
+    """A script that ends without `close()`: other ranks may still need what this one sends.
+
+    A process that was forked meanwhile, such as a data loader's worker, holds copies, and must leave them alone.
+    """
     for optimizer in list(_alive):
+        if optimizer._made_in != os.getpid():
+            continue
         with contextlib.suppress(Exception):
             optimizer._mode.part()
 

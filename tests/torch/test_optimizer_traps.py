@@ -1,10 +1,15 @@
 """What users do around a wrapped optimizer that it cannot see; each once trained wrong parameters, or could have."""
 
+import atexit
+import os
+from typing import Any
+
 import pytest
 import torch
-from ranks import on_ranks
-from stories import SMALL, assert_equal, from_rank_0, make_mlp, parameters_of, rows, sgd, train, with_ab
+from ranks import RankError, on_ranks
+from stories import SMALL, assert_equal, from_rank_0, make_mlp, parameters_of, rows, sgd, train, with_ab, with_ddp
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.errors import InputError
@@ -135,3 +140,89 @@ def _searched(rank: int) -> None:
 
         optimizer.step(closure)
     same_on_all(parameters_of(model, optimizer))
+
+
+@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+def test_gradients_in_a_buffer_of_the_users_are_averaged_there(engine: str) -> None:
+    on_ranks(_flat_buffer, 2, engine)
+
+
+def _flat_buffer(rank: int, engine: str) -> None:
+    def story(wrap: Any, **keywords: Any) -> list[Tensor]:
+        module = make_mlp()
+        flat = torch.zeros(sum(parameter.numel() for parameter in module.parameters()))
+        views = flat.split([parameter.numel() for parameter in module.parameters()])
+        for parameter, view in zip(module.parameters(), views, strict=True):
+            parameter.grad = view.view_as(parameter)
+        model, optimizer = wrap(module, sgd(module), **keywords)
+        seen = []
+        for step in range(6):
+            flat.zero_()
+            model(rows(rank, step, 5, 12)).square().mean().backward()
+            if step % 2:  # clip the buffer as a whole
+                if wrap is with_ab:
+                    optimizer.synchronize()
+                seen.append(flat.clone())
+                flat.mul_(0.1)
+            optimizer.step()
+        return [*parameters_of(module, optimizer), *seen]
+
+    assert_equal(story(with_ab, engine=engine), story(with_ddp))
+
+
+def test_a_model_that_is_wrapped_by_ddp_afterwards_is_named() -> None:
+    with pytest.raises(RankError, match="the model is in DistributedDataParallel, too"):
+        on_ranks(_wrapped_again, 2)
+
+
+def _wrapped_again(rank: int) -> None:
+    module = make_mlp()
+    _, optimizer = with_ab(module, sgd(module))
+    train(DistributedDataParallel(module), optimizer, rank)
+
+
+def test_a_forked_child_that_exits_leaves_training_alone() -> None:
+    on_ranks(_forked, 2)
+
+
+def _forked(rank: int) -> None:
+    model = make_mlp()
+    _, optimizer = with_ab(model, sgd(model))
+    train(model, optimizer, rank, range(3))
+    child = os.fork()
+    if not child:
+        atexit._run_exitfuncs()  # as a process does that ends by itself
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    train(model, optimizer, rank, range(3, 6))
+    same_on_all(parameters_of(model, optimizer))
+
+
+def test_gradients_that_are_zeroed_in_place_and_come_from_another_rank() -> None:
+    on_ranks(_detours, 2)
+
+
+class Detour(nn.Module):
+    """A layer that only some ranks use in a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.some, self.last = nn.Linear(12, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, inputs: Tensor, detour: bool) -> Tensor:
+        hidden = self.first(inputs).tanh()
+        output: Tensor = self.last(self.some(hidden) if detour else hidden)
+        return output
+
+
+def _detours(rank: int) -> None:
+    def story(wrap: Any, **keywords: Any) -> list[Tensor]:
+        model, optimizer = wrap(module := Detour(), sgd(module), **keywords)
+        for step in range(12):
+            optimizer.zero_grad(set_to_none=False)
+            model(rows(rank, step, 5, 12), step % 4 == rank or step % 4 == 3).square().mean().backward()
+            optimizer.step()
+        return parameters_of(module, optimizer)
+
+    assert_equal(story(with_ab), story(with_ddp, find_unused_parameters=True))

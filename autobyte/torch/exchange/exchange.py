@@ -1,5 +1,6 @@
 """The gradients of a step: which are complete, which never came, and when they may be used."""
 
+import gc
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from autobyte.errors import InputError
 from autobyte.internals import is_shared
@@ -48,7 +50,8 @@ class Exchange:
 
     A step begins with the first gradient that is complete and is closed by `close`. What was accumulated under
     `no_sync` and got no further pass is sent as it is; a gradient that is None counts as zeros, and stays None where
-    no rank had one.
+    no rank had one. A gradient that is a view lies in a buffer of the user's. PyTorch counts changes for all views of
+    a buffer together, and the user may scale it as a whole: such gradients are sent when the step is closed.
 
     Args:
         parameters: name and parameter of every gradient that travels.
@@ -88,6 +91,8 @@ class Exchange:
         self._passes = dict.fromkeys(parameters, 0)
         self._missing: dict[str, Tensor] = {}
         self._sent: dict[str, tuple[Tensor, int]] = {}  # gradients in transit, and their versions when they left
+        self._in_buffers: set[str] = set()  # gradients that are views, in the step that is open
+        self.at_once = False  # the latest step had such gradients: nobody may wait with its updates
         self._tally: Tally | None = None
         self._tallies: deque[Tally] = deque()  # of steps whose announcements were not looked at
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
@@ -128,7 +133,7 @@ class Exchange:
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 had[self._index[name]] = True
-                if self._passes[name] < self._accumulation:
+                if self._passes[name] < self._accumulation or name in self._in_buffers:
                     self._send(name, parameter)
             else:
                 self._missing[name] = torch.zeros_like(parameter)
@@ -142,6 +147,7 @@ class Exchange:
         if announces is not None:
             self._tallies.append(self._tally)
         self._mirrors.then(self._session.end)
+        self._in_buffers.clear()
         progress.close()
         self.forget()
 
@@ -181,7 +187,7 @@ class Exchange:
         for name in chosen:
             zeros = self._missing.pop(name, None)
             if zeros is not None and self._tally is not None and self._counts(self._tally).having(self._index[name]):
-                self.parameters[name].grad = zeros.view_as(self.parameters[name])  # another rank had one
+                self.parameters[name].grad = zeros.detach()  # another rank had one
 
     def left(self) -> None:
         """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
@@ -230,8 +236,12 @@ class Exchange:
         if self._passes[name] == self._accumulation:
             if not self.progress.open:
                 self._begin()
-            self._send(name, parameter)
             assert parameter.grad is not None
+            if parameter.grad._is_view():
+                self._in_buffers.add(name)
+                self.at_once = True
+                return
+            self._send(name, parameter)
             self._sent[name] = parameter.grad, parameter.grad._version
 
     def _begin(self, *, joined: bool = False) -> None:
@@ -240,6 +250,8 @@ class Exchange:
         self._session.begin(self.plan)
         self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
         self._missing = {}
+        self._in_buffers.clear()
+        self.at_once = False
         self.progress.begin(joining=joining)
 
     def _send(self, name: str, parameter: nn.Parameter) -> None:
@@ -271,7 +283,7 @@ class Exchange:
             if self.parameters[name].grad is not gradient or gradient._version != version:
                 raise InputError(
                     f"the gradient of '{name}' was changed between backward() and step(), while it travelled: "
-                    "call synchronize() before clipping, unscaling or replacing gradients"
+                    + _advice(self.parameters[name])
                 )
         for name, parameter in self._frozen.items():
             if parameter.grad is not None:
@@ -304,3 +316,11 @@ class Exchange:
             self._buffers.put(self._index[name], travelling)
         except InputError as error:
             raise InputError(f"parameter '{name}': {error}") from None
+
+
+def _advice(parameter: nn.Parameter) -> str:
+    """What to do where a gradient was changed while it travelled."""
+    for each in gc.get_objects():
+        if type(each) is DistributedDataParallel and any(parameter is other for other in each.parameters()):
+            return "the model is in DistributedDataParallel, too, which averages gradients itself: use one of the two"
+    return "call synchronize() before clipping, unscaling or replacing gradients"

@@ -3,42 +3,21 @@
 import tomllib
 from dataclasses import asdict, dataclass
 from datetime import date
-from json import dumps
 from pathlib import Path
 from typing import Any, Self
 
+import tomli_w
+
 from autobyte.config import Config
-from autobyte.errors import FileError, InputError
+from autobyte.errors import FileError, InputError, unknown
+from autobyte.scheduler.policies import POLICIES
 
 SCHEMA, READ = 3, (1, 2, 3)
 SAME_LINK = 0.3  # links whose rates differ by less are taken for the same
 
-_TEMPLATE = """\
+_HEADING = """\
 # AutoByte: the config found while this job trained. It is used again for a job like it, without tuning; a search
 # that had not ended goes on from it. Delete this file to tune again.
-schema = {schema}
-
-[job]
-model = {model}
-parameters = {parameters}  # hash of their names, shapes and dtypes
-workers = {workers}
-engine = {engine}
-wire_dtype = {wire_dtype}
-policy = {policy}
-
-[link]
-gigabit_per_s = {gigabit_per_s:.3f}  # as blocks saw it; {same:.0%} to either side is taken for the same link
-
-[config]  # {label}
-{config}
-
-[found]
-tuner = {tuner}
-finished = {finished}  # whether the search had ended when training did
-windows = {windows:g}  # of ten steps
-step_ms = {step_ms:.2f}
-first_ms = {first_ms:.2f}  # the same steps under the config that was measured first
-on = {on}
 """
 
 
@@ -109,11 +88,13 @@ class Kept:
             data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
             if data.get("schema") not in READ:
                 raise FileError(f"{path} is not a config that this AutoByte kept; name another file with keep=")
-            section = data["found"]
+            section, config = data["found"], Config.from_json(data["config"])
+            if config.policy not in POLICIES:
+                raise unknown("policy", config.policy, POLICIES.names())
             return cls(
                 Fingerprint(**data["job"]),
                 data["link"]["gigabit_per_s"] * 1e9 / 8,
-                Config.from_json(data["config"]),
+                config,
                 section["tuner"],
                 section["windows"],
                 section["step_ms"] / 1e3,
@@ -122,7 +103,7 @@ class Kept:
             )
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, InputError) as error:
             raise FileError(f"cannot use {path}: {error}; delete it, or name another file with keep=") from None
 
     def write(self, path: Path) -> None:
@@ -134,33 +115,43 @@ class Kept:
         there = type(self).read(path)
         if there is not None and (difference := self.job.differs(there.job)):
             raise FileError(f"{path} is for another job ({difference}) and stays; name another file with keep=")
-        knobs = ", ".join(f"{name} = {value}" for name, value in self.config.knobs.items())
-        config = [
-            f"partition_bytes = {self.config.partition_bytes}",
-            f"credit_bytes = {self.config.credit_bytes}",
-            f"policy = {dumps(self.config.policy)}",
-            f"knobs = {{ {knobs} }}",
-        ]
-        text = _TEMPLATE.format(
-            schema=SCHEMA,
-            **{key: dumps(value) for key, value in asdict(self.job).items()},
-            gigabit_per_s=self.link_bytes_per_s * 8 / 1e9,
-            same=SAME_LINK,
-            label=self.config.label,
-            config="\n".join(config),
-            tuner=dumps(self.tuner),
-            finished=dumps(self.finished),
-            windows=self.windows,
-            step_ms=self.step_s * 1e3,
-            first_ms=self.first_s * 1e3,
-            on=date.today().isoformat(),
-        )
+        data = {
+            "schema": SCHEMA,
+            "job": asdict(self.job),
+            "link": {"gigabit_per_s": round(self.link_bytes_per_s * 8 / 1e9, 3)},
+            "config": self.config.to_json(),
+            "found": {
+                "tuner": self.tuner,
+                "finished": self.finished,
+                "windows": self.windows,  # of ten steps
+                "step_ms": round(self.step_s * 1e3, 2),
+                "first_ms": round(self.first_s * 1e3, 2),  # under the config that was measured first
+                "on": date.today().isoformat(),
+            },
+        }
+        text = _HEADING + tomli_w.dumps(data)
         new = path.with_name(f"{path.name}.new")  # a process that ends meanwhile leaves no half of a file
         try:
             new.write_text(text, encoding="utf-8")
             new.replace(path)
         except OSError as error:
             raise FileError(f"cannot keep the config in {path}: {error}") from None
+
+    @staticmethod
+    def set_aside(path: Path) -> Path | None:
+        """Rename a file that was kept here and is damaged.
+
+        Returns:
+            where it is now; None if it is not known to be one that was kept here, and stays.
+        """
+        try:
+            with path.open("rb") as file:
+                beginning = file.read(len(_HEADING))
+            if beginning.strip() and not beginning.startswith((b"# AutoByte", b"schema = ")):
+                return None
+            return path.rename(path.with_name(f"{path.name}.damaged"))
+        except OSError:
+            return None
 
     def same_link(self, bytes_per_s: float) -> bool:
         """Whether a link is as fast as the one it was found on."""

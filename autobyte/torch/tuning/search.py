@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from autobyte.config import Config, Space
-from autobyte.errors import AutoByteError
+from autobyte.errors import AutoByteError, FileError
 from autobyte.job import Job
 from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.arguments import AUTO
-from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.audition import Audition
 from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial
@@ -62,26 +61,18 @@ class Search:
         self._job = fingerprint(training, policy=AUTO if tuner is None else training.config.policy)
 
     def resume(self) -> None:
-        """Use what was found for a job like this. Collective.
-
-        Raises:
-            CommunicationError: rank 0's file is none of ours.
-        """
+        """Use what was found for a job like this, if rank 0 can read it. Collective."""
         training = self._training
-        answer: dict[str, Any] | None = None
+        config: dict[str, Any] | None = None
         if training.rank == 0:
-            try:
-                self._kept = self._read()
-                if self._kept is not None and self.audition is not None:
+            self._kept = self._read()
+            if self._kept is not None:
+                config = self._kept.config.to_json()
+                if self.audition is not None:
                     self.audition.settle(self._kept.config, self._kept.step_s)
-                answer = {"config": self._kept.config.to_json() if self._kept is not None else None}
-            except AutoByteError as error:
-                answer = {"error": str(error)}
-        heard = training.control.share(answer)
-        if "error" in heard:
-            raise CommunicationError(heard["error"])
-        if heard["config"] is not None:
-            training.replan(training.job, Config.from_json(heard["config"]), None)
+        config = training.control.share(config)
+        if config is not None:
+            training.replan(training.job, Config.from_json(config), None)
 
     def begin(self, job: Job, running: Config) -> Tuning | None:
         """On rank 0, when a first window was measured: what decides from now on, or nothing if there is no need.
@@ -138,7 +129,19 @@ class Search:
             )  # fmt: skip
 
     def _read(self) -> Kept | None:
-        kept = Kept.read(self._path) if self._path is not None else None
+        """What is in the file; nothing, and a warning, where that is damaged or something else."""
+        if self._path is None:
+            return None
+        try:
+            kept = Kept.read(self._path)
+        except FileError as error:
+            aside = Kept.set_aside(self._path)
+            if aside is None:
+                log.warning("%s; training goes on without it, and keeps nothing there", error)
+                self._path = None
+            else:
+                log.warning("%s is damaged, and is %s now; training goes on without it", self._path, aside)
+            return None
         if kept is None:
             return None
         if difference := self._job.differs(kept.job):

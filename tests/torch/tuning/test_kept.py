@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ranks import on_ranks
 from tuned import CONFIGS, adam, beside_ddp, make_model
 
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import FileError
-from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.tuning.kept import Fingerprint, Kept
 
 
@@ -66,8 +67,57 @@ def _other_job(rank: int, keep: str) -> None:
 
 def _not_ours(rank: int, keep: str) -> None:
     model = make_model()
-    with pytest.raises(CommunicationError, match="name another file with keep="):
-        ab.DistributedOptimizer(adam(model), model, tuner="script", keep=keep)
+    optimizer = ab.DistributedOptimizer(adam(model), model, tuner="script", keep=keep)  # goes on without
+    optimizer.close()
+
+
+DAMAGED = {
+    "empty": "",
+    "cut": "schema = 3\n[job]\nmodel =",
+    "capital letters": "schema = 3\n[config]\nknobs = { fusion = True }\n",
+    "deep": "schema = 3\nx = " + "[" * 3000,
+    "of another time": "# AutoByte\nschema = 99\n",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_damaged_file_is_set_aside(how: str, tmp_path: Path) -> None:
+    keep = tmp_path / "kept.toml"
+    keep.write_text(DAMAGED[how])
+    with pytest.raises(FileError):
+        Kept.read(keep)
+    assert Kept.set_aside(keep) == tmp_path / "kept.toml.damaged"
+    assert Kept.read(keep) is None
+
+
+@pytest.mark.parametrize("content", [b"[tool]\nname = 'of the user'\n", b"\xff\xfe\x00"])
+def test_a_file_of_somebody_elses_stays(content: bytes, tmp_path: Path) -> None:
+    keep = tmp_path / "kept.toml"
+    keep.write_bytes(content)
+    with pytest.raises(FileError):
+        Kept.read(keep)
+    assert Kept.set_aside(keep) is None
+    assert keep.read_bytes() == content
+
+
+def test_a_damaged_file_never_ends_training(tmp_path: Path) -> None:
+    keep = tmp_path / "kept.toml"
+    keep.write_text("schema = 3\n[job]\nmodel =")
+    on_ranks(_not_ours, 2, str(keep))
+    assert (tmp_path / "kept.toml.damaged").exists()
+
+
+@given(st.text(max_size=20), st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_written_can_be_read(tmp_path: Path, name: str, knob: float) -> None:
+    keep = tmp_path / "kept.toml"
+    keep.unlink(missing_ok=True)
+    job = Fingerprint(name, "3fa2", 4, "allreduce", "as they are", "bytescheduler")
+    kept = Kept(job, 1.2e8, Config(1 << 20, 4 << 20, knobs={"fusion": knob}), name, 20, 0.7, 0.75)
+    kept.write(keep)
+    again = Kept.read(keep)
+    assert again is not None
+    assert (again.job, again.config, again.tuner) == (job, kept.config, name)
 
 
 def test_kept_file_says_what_it_is_for(tmp_path: Path) -> None:
