@@ -116,7 +116,7 @@ class Scenario:
         """
         try:
             data = tomllib.loads(Path(path).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # of text, TOML, numbers that are too long, nesting
             raise FileError(f"cannot read scenario {path}: {getattr(error, 'strerror', None) or error}") from None
         if data.get("schema", SCHEMA) != SCHEMA:
             raise FileError(f"scenario {path} has schema {data['schema']}; this version reads {SCHEMA}")

@@ -77,8 +77,8 @@ def parse_credit(text: str | int, partition_bytes: int) -> int:
     ratio, unit = _split(text, "credit", "4x or 16MB")
     if unit.lower() != "x":
         raise _unreadable(text, "credit", "4x or 16MB")
-    if not 0 < ratio < math.inf:
-        raise InputError(f"credit must be positive, got '{text}'")
+    if not 0 < ratio * partition_bytes < math.inf:
+        raise InputError(f"credit must be positive and finite, got '{text}'")
     return max(1, round(ratio * partition_bytes))
 
 

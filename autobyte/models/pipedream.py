@@ -18,8 +18,8 @@ from autobyte.errors import FileError, InputError
 from autobyte.models.ops import FLOAT
 from autobyte.models.profile import LayerEntry, Profile, TensorEntry
 
-_NODE = re.compile(r"node(\d+) -- (.+?) -- (\w+=.*)")
-_EDGE = re.compile(r"\s+node(\d+) -- node(\d+)\s*")
+_NODE = re.compile(r"node([0-9]{1,15}) -- (.+?) -- (\w+=.*)")
+_EDGE = re.compile(r"\s+node([0-9]{1,15}) -- node([0-9]{1,15})\s*")
 _FIELD = re.compile(r"(\w+)=(\[[^\]]*\]|[^,\s]+)")
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _IMAGE = FLOAT * 3 * 224 * 224
@@ -156,13 +156,13 @@ def module_parameters(text: str, parameter_bytes: int) -> dict[str, int]:
 
 
 def _printed(text: str) -> dict[str, int]:
-    if match := re.match(r"Conv2d\((\d+), (\d+), kernel_size=\((\d+), (\d+)\)", text):
+    if match := re.match(r"Conv2d\(([0-9]{1,15}), ([0-9]{1,15}), kernel_size=\(([0-9]{1,15}), ([0-9]{1,15})\)", text):
         channels, out, height, width = map(int, match.groups())
-        groups = re.search(r"groups=(\d+)", text)
+        groups = re.search(r"groups=([0-9]{1,15})", text)
         weight, bias = channels // int(groups[1] if groups else 1) * out * height * width, out
-    elif match := re.match(r"Linear\(in_features=(\d+), out_features=(\d+)", text):
+    elif match := re.match(r"Linear\(in_features=([0-9]{1,15}), out_features=([0-9]{1,15})", text):
         weight, bias = int(match[1]) * int(match[2]), int(match[2])
-    elif match := re.match(r"BatchNorm2d\((\d+)", text):
+    elif match := re.match(r"BatchNorm2d\(([0-9]{1,15})", text):
         weight = bias = int(match[1])
     else:
         return {}

@@ -1,5 +1,6 @@
 """The config that tuning found, in a small file that says what it is for; read again next time."""
 
+import math
 import tomllib
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -89,8 +90,10 @@ class Kept:
             if data.get("schema") not in READ:
                 raise FileError(f"{path} is not a config that this AutoByte kept; name another file with keep=")
             section, config = data["found"], Config.from_json(data["config"])
-            if config.policy not in POLICIES:
-                raise unknown("policy", config.policy, POLICIES.names())
+            if config.policy not in POLICIES.names():
+                raise unknown("policy", str(config.policy), POLICIES.names())
+            if not 0 < data["link"]["gigabit_per_s"] < math.inf:
+                raise InputError(f"gigabit_per_s must be positive, got {data['link']['gigabit_per_s']}")
             return cls(
                 Fingerprint(**data["job"]),
                 data["link"]["gigabit_per_s"] * 1e9 / 8,
@@ -134,7 +137,7 @@ class Kept:
         try:
             new.write_text(text, encoding="utf-8")
             new.replace(path)
-        except OSError as error:
+        except (OSError, UnicodeEncodeError) as error:
             raise FileError(f"cannot keep the config in {path}: {error}") from None
 
     @staticmethod

@@ -77,6 +77,8 @@ DAMAGED = {
     "capital letters": "schema = 3\n[config]\nknobs = { fusion = True }\n",
     "deep": "schema = 3\nx = " + "[" * 3000,
     "of another time": "# AutoByte\nschema = 99\n",
+    "a number for a policy": "schema = 3\n[job]\n[link]\n[found]\n[config]\n"
+    "partition_bytes = 1\ncredit_bytes = 1\npolicy = 16\n",
 }
 
 
@@ -107,7 +109,10 @@ def test_a_damaged_file_never_ends_training(tmp_path: Path) -> None:
     assert (tmp_path / "kept.toml.damaged").exists()
 
 
-@given(st.text(max_size=20), st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False))
+@given(
+    st.text(max_size=20),
+    st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False),
+)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_written_can_be_read(tmp_path: Path, name: str, knob: float) -> None:
     keep = tmp_path / "kept.toml"

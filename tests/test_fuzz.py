@@ -1,0 +1,94 @@
+"""Whatever a file or an option holds, it is read, or refused in one line: never a traceback."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from autobyte.errors import AutoByteError
+from autobyte.models.pipedream import read_pipedream
+from autobyte.models.profile import Profile
+from autobyte.scenario import Scenario
+from autobyte.torch.tuning.kept import Kept
+from autobyte.units import parse_bytes, parse_credit, parse_rate, parse_seconds
+
+EXAMPLES = int(os.environ.get("AUTOBYTE_PROGRAMS", "200"))  # by night, thousands
+LONG = "9" * 5000
+few = settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+)
+
+sizes = st.one_of(
+    st.text(max_size=12),
+    st.builds(
+        "{}{}".format, st.floats() | st.integers(), st.sampled_from(["", "x", "KB", "MiB", "Gbit", "ms", "%", "h"])
+    ),
+)
+
+
+@pytest.mark.parametrize("parse", [parse_bytes, parse_rate, parse_seconds, lambda text: parse_credit(text, 1 << 40)])
+@given(text=sizes)
+@example("1e308x")
+@example("1e308h")
+@example(LONG)
+@example("٣ MiB")
+@few
+def test_units(parse: Callable[[str], object], text: str) -> None:
+    refused(lambda: parse(text))
+
+
+LINES = {
+    "scenario": [
+        "[[change]]",
+        "at = 20",
+        'bandwidth = "3Gbit"',
+        "worker = 2",
+        "schema = 1",
+        "every = 3",
+        'up = "0%"',
+    ],
+    "pipedream": [
+        "node1 -- Input0 -- forward_compute_time=0.0, backward_compute_time=0.0, "
+        "activation_size=0.0, parameter_size=0.0",
+        "node2 -- Linear(in_features=4, out_features=2, bias=True) -- forward_compute_time=1.0, "
+        "backward_compute_time=1.0, activation_size=8.0, parameter_size=40.0",
+        "\tnode1 -- node2",
+        f"node{LONG} -- Linear(in_features={LONG}, out_features=2) -- forward_compute_time=1.0",
+    ],
+    "profile": ['{"kind": "autobyte-profile", "schema": 1, "layers": [', "]}", '"name": "m",', LONG],
+    "kept": [
+        *("schema = 3", "[job]", 'model = "N"', "workers = 2", "[link]", "gigabit_per_s = 0", "[config]", "[found]"),
+        *("partition_bytes = 4096", "credit_bytes = 4096", "policy = 0x10", "knobs = { fusion = True }"),
+    ],
+}
+READERS: dict[str, Callable[[Path], object]] = {
+    "scenario": Scenario.load,
+    "pipedream": read_pipedream,
+    "profile": Profile.load,
+    "kept": Kept.read,
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+@given(data=st.data())
+@few
+def test_files(what: str, data: st.DataObject, tmp_path: Path) -> None:
+    line = st.sampled_from([*LINES[what], f"x = {LONG}", "x = " + "[" * 3000]) | st.text(max_size=20)
+    path = tmp_path / "file"
+    content = data.draw(st.lists(line, max_size=12).map("\n".join).map(encoded) | st.binary(max_size=40))
+    path.write_bytes(content)
+    refused(lambda: READERS[what](path))
+
+
+def encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def refused(read: Callable[[], object]) -> None:
+    try:
+        read()
+    except AutoByteError as error:
+        assert str(error)
