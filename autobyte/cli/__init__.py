@@ -36,7 +36,7 @@ app = typer.Typer(
     name="autobyte",
     help="Faster data-parallel training on slow networks: predict, simulate, tune and compare.\n\n"
     "Write sizes, rates and times as 4MiB, 160KB, 10Gbit, 2ms. A credit (bytes in flight) of 4x is four partitions. "
-    "Every command has --help and --json. Start with: autobyte doctor --profile vgg16 --bandwidth 1Gbit",
+    "Every command has --help and --json. Start with: autobyte doctor --profile resnet50 --bandwidth 10Gbit",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
