@@ -20,17 +20,23 @@ from claim import Claim, Notes, Numbers, Section, Table
 INTRODUCTION = """\
 # The paper's figures and tables, from the numbers of this repository
 
-`paper/claims.py` writes this page from `data/*.csv`; `make paper` makes all of it anew, `make paper-testbed` what is
-measured on shaped links. *Simulated*: 8 workers, layer times and costs of blocks as in `docs/models.md` and
-`docs/design.md`, none of them fitted to a figure. *Emulated*: real sockets and real scheduling between hosts in
-network namespaces on shaped links, the models' compute by sleeping; times are dilated where it says so. *Ratio*: our
-speed by the paper's, where both are multiples of the same baseline (a gain of 10 % counts as 1.1).
+`paper/claims.py` writes this page from `data/*.csv`. `make paper` computes the simulated numbers again, and
+`make paper-testbed` measures the emulated ones.
 
-ByteScheduler is here twice. *Released*: what its code does; its tuner assigns the partition to a field that nobody
-reads, so it tunes the credit alone, at partitions of 4 MB. *Repaired* (`bayesian`, BO): both, on the log scale. \
-DDP is at its
-best bucket out of 1, 4, 25 and 100 MiB; the *best constant* is the one pair that is best on average over 7 models at
-1, 3, 10 and 25 Gbit/s: what a method gains over it is what tuning gives.
+- *Simulated*: 8 workers in the simulator. Layer times are those of `docs/models.md`, and a block costs what
+  `docs/design.md` says. Neither was fitted to a figure.
+- *Emulated*: real sockets and real scheduling between hosts in network namespaces, on links with enforced rates.
+  Compute is replaced by sleeping. Sizes and rates are scaled down together.
+- *Ratio*: our speed divided by the paper's, where both are multiples of the same baseline (a gain of 10 % counts as
+  1.1).
+- A *pair* ⟨4,2⟩ is a partition of 4 MB (MiB in our simulations) and a credit of two partitions.
+- *ByteScheduler, released*: what its released code does. Its tuner writes the partition to a field that nothing
+  reads, so it tunes the credit alone, with partitions of 4 MB.
+- *BO, repaired* (the tuner `bayesian`): Bayesian optimisation of both numbers, on the log scale.
+- *DDP at its best bucket*: the fastest of 1, 4, 25 and 100 MiB.
+- *The best constant*: the one pair that is fastest on average over 7 models at 1, 3, 10 and 25 Gbit/s. A method has
+  to gain over it to show that tuning helps.
+- *The baseline*: nothing overlaps. All gradients are sent after the backward pass and before the next forward pass.
 """
 SECTIONS: tuple[Section, ...] = (
     *claims_pairs.SECTIONS,

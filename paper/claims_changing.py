@@ -84,23 +84,26 @@ def on_convergence(numbers: Numbers) -> Iterator[str]:
     )
     yield (
         f"The best is {percent(behind)} faster than ⟨8,3⟩ in our worlds, not 81 %: in the paper's own figure 6 "
-        "ResNet50 returns to ⟨8,3⟩ as the best at 10 Gbit/s, so that one of its two figures cannot be right."
+        "ResNet50 returns to ⟨8,3⟩ as the best at 10 Gbit/s, so one of the two figures cannot be right."
     )
     yield (
-        "A prediction is made after 10 iterations, by ours after 5 where they know little. ⟨1,4⟩, the best pair in "
-        "the paper, is not ours (figure 3). Not more than the best can be gained: 0 predictions says that the start "
-        "is within 3 % of it, and that nothing tried later was worse."
+        "A prediction is made after 10 iterations; our tuners make it after 5 while they know little. The paper's "
+        "best pair, ⟨1,4⟩, is not the best here (figure 3). A median of 0 predictions means that the start is within "
+        "3 % of the best, and that nothing tried later was worse."
     )
     if slow:
         ends = "; ".join(end for _, end in slow)
-        yield "More than three predictions in the median, or never (all of them and one more): " + ends + "."
         yield (
-            "Why: what is left is predicted to be less than it would take to change. The published trigger needs "
-            "a predicted gain of 5 %; our meta-network for 1.25 %, the twin for 0.25 %, what a trial could find "
-            "included."
+            "These need more than three predictions in the median, or never get there (which counts as one more than "
+            f"all predictions of the run): {ends}."
+        )
+        yield (
+            "The reason: the gain that is left is predicted to be too small for a change. The published trigger "
+            "needs a predicted gain of 5 %, our meta-network one of 1.25 %, and the twin one of 0.25 %; for the last "
+            "two, what a trial could find counts as gain."
         )
     if quick := [TUNERS[tuner] for tuner in tuners if tuner not in dict(slow)]:
-        yield f"Within three predictions from both starts, on both architectures, in the median: {', '.join(quick)}."
+        yield f"In the median, within three predictions from both starts on both architectures: {', '.join(quick)}."
 
 
 def adapting(name: str, published: Range, reference: str, model: str, why_not: str) -> Claim:
@@ -136,22 +139,20 @@ def on_adapting(name: str, numbers: Numbers) -> Iterator[str]:
     worst = min(phases(rows, tuners[0], "bayesian"))
     released, constant = (span(phases(rows, method, "released")) for method in ("oracle", "constant"))
     yield (
-        "Ranges are over phases of 20 iterations, architectures and models, each the median over seeds. The oracle "
-        f"runs the best of 304 pairs for what the last window showed: {percent((max(possible),))} over BO is the "
-        f"most that adapting gives in any phase, {percent((median(possible),))} in the median; ours has "
-        f"{percent((median(ours),))}."
+        "Ranges are over phases of 20 iterations, architectures and models; each value is the median over seeds. The "
+        "oracle runs the best of 304 pairs for what the last window showed. Over BO it gains "
+        f"{percent((max(possible),))} in its best phase and {percent((median(possible),))} in the median phase; our "
+        f"meta-network gains {percent((median(ours),))} in the median phase."
     )
-    forgets = (
-        f"The {TUNERS[tuners[0]]} loses {percent((-worst,))} in one: it keeps no memory of what it was wrong about."
-    )
+    forgets = f"The {TUNERS[tuners[0]]} loses {percent((-worst,))} in one phase: it forgets what it was wrong about."
     yield (
-        "A phase loses where its first window still runs on the pair for the phase before, and where a tuner tries "
-        "what is worse: a phase has two windows. "
-        + (forgets if tuners[0] == "metanet-published" and worst < -0.2 else "")
+        "A phase has two windows. It loses where the first still runs the pair for the phase before, and where a "
+        "tuner "
+        "tries a worse pair. " + (forgets if tuners[0] == "metanet-published" and worst < -0.2 else "")
     )
     yield (
         f"Over ByteScheduler as released the oracle gains {percent(released)}, and the best constant, which does not "
-        f"adapt, {percent(constant)}: what the paper reports is of the size of what tuning the partition gives."
+        f"adapt, {percent(constant)}. So the paper's gains are of the size that tuning the partition alone gives."
     )
     yield f"{launches(measured)}, AutoByte with our meta-network." if launches(measured) else ""
 
@@ -164,8 +165,8 @@ def on_changing(numbers: Numbers) -> Iterator[str]:
         f"are, 6.4 … 23 % and 8.8 … 19.2 %; ours over BO: {', '.join(map(percent, ours))}."
     )
     yield (
-        "In the paper's text the pair goes to ⟨4,2⟩ when a job joins, which ‘better fit the low bandwidth’, and to "
-        "⟨2,1⟩ when another joins and bandwidth is lower still."
+        "In the paper's text, the pair becomes ⟨4,2⟩ when a job joins, because that ‘better fit the low bandwidth’. "
+        "It becomes ⟨2,1⟩ when another joins and bandwidth is lower still."
     )
 
 

@@ -60,15 +60,16 @@ def on_figure(name: str, numbers: Numbers) -> Iterator[str]:
     over_bo, over_released = (span(gains(rows, tuner, reference)) for reference in ("bayesian", "released"))
     yield (
         "Where communication is much longer than compute no order helps: at 0.5 Gbit/s the optimum itself gains "
-        f"{percent(slow)} over the baseline. The paper's least gains are above that, so its baseline must lose time "
-        "to something other than bytes over bandwidth."
+        f"{percent(slow)} over the baseline. The paper's smallest gains are above that, so its baseline must lose "
+        "time to something besides sending bytes."
     )
     yield (
-        f"Over BO, repaired, little of the claim is left ({percent(over_bo)}), since BO finds nearly the same pairs. "
-        f"Over what the released code does it is {percent(over_released)}: its partition is 4 MB whatever the model."
+        f"Over BO, repaired, little of the claimed gain is left ({percent(over_bo)}), because BO finds nearly the "
+        f"same pairs. Over the released code the gain is {percent(over_released)}, because its partition is always 4 "
+        "MB."
     )
     yield (
-        "DDP at its best bucket is not in the paper. On ResNet50, 161 tensors and most of them small, it beats every "
+        "DDP at its best bucket is not in the paper. On ResNet50, with 161 mostly small tensors, it beats every "
         f"pair, because it fuses; with fusion as a third knob the optimum gains {percent(fused)} over it."
     )
     yield with_fusion(numbers[f"{name}.testbed"])
@@ -81,10 +82,10 @@ def with_fusion(measured: pd.DataFrame) -> str:
     same = measured.groupby(["model", "gbit", "pair"])["samples_per_s"]
     noise = (same.max() / same.min() - 1).max()
     return (
-        f"{launches(measured)}, AutoByte with our meta-network. There every method but the baseline fuses small "
-        "tensors, so partitions matter less than here; the baseline pays a start-up for each of them, up to 161 a "
-        f"step. Methods that ended at the same pair differ by up to {percent((noise,))}: that is the noise of ten "
-        "steps."
+        f"{launches(measured)}, AutoByte with our meta-network. On the testbed every method but the baseline fuses "
+        "small tensors, so partitions matter less than in simulation; the baseline pays a start-up for each tensor, "
+        f"up to 161 a step. Methods that ended at the same pair differ by up to {percent((noise,))}, which is the "
+        "noise of ten steps."
     )
 
 
@@ -96,7 +97,7 @@ def on_both(numbers: Numbers) -> Iterator[str]:
     }
     yield (
         "The abstract's best gain over ByteScheduler, 33.2 %, is figure 8's for VGG16 at a fixed bandwidth, though "
-        "the abstract speaks of dynamic against best static; our largest is "
+        "the abstract compares dynamic with best static configs; our largest is "
         f"{percent((most['released'],))} over the released behaviour and {percent((most['bayesian'],))} over BO, "
         "repaired."
     )

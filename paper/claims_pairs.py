@@ -35,8 +35,8 @@ def on_partitions(numbers: Numbers) -> Iterator[str]:
     """Why figure 1 differs."""
     speedup = by_size(numbers["fig01_partition"])
     yield (
-        "The paper gives neither sizes nor times of its example; ours are round numbers chosen beforehand. The shape "
-        "is what can agree, and does: too large loses, and so does too small "
+        "The paper gives neither sizes nor times of its example; ours are round numbers chosen beforehand. Only the "
+        "shape can agree, and it does: a partition that is too large loses, and so does one that is too small "
         f"({times((speedup.min(),))} at {speedup.index.min():g} MB)."
     )
 
@@ -60,9 +60,10 @@ def on_credits(numbers: Numbers) -> Iterator[str]:
     """Why figure 2 differs."""
     speedup = by_credit(numbers["fig02_credit"])
     yield (
-        "Again another example than the paper's, of the same shape: most at 2X, least of the three at "
-        f"{'1X' if speedup[1] < speedup[5] else '5X'} (the paper's: 5X). Ours falls to "
-        f"{times((speedup[speedup.index > 1].min(),))} only where the window holds whole layers."
+        "This, too, is our own example and not the paper's. The credit of 2X gains most in both. Of the three "
+        f"credits, {'1X' if speedup[1] < speedup[5] else '5X'} gains least here and 5X in the paper. With credits "
+        f"above 1X, ours falls to {times((speedup[speedup.index > 1].min(),))} at worst, where the credit holds "
+        "whole layers."
     )
 
 
@@ -96,15 +97,15 @@ def on_pairs(numbers: Numbers) -> Iterator[str]:
     resnet = sheet.where(rows, panel="a", model="resnet50").set_index("architecture")["ours_light"]
     light = [resnet[architecture] for architecture in ARCHITECTURES]
     yield (
-        "Which pair is best depends on what a block costs beyond its bytes. Ours costs 0.92 ms on 8 workers, as "
-        "US-Byte's authors measured it; at a tenth of that smaller partitions win (`ours_light` in the CSV), and "
-        f"ResNet50 at 20 Gbit/s is best at {light[0]} and {light[1]}. The paper does not say what its blocks cost, "
-        "at which rate it compares models, or on which architecture."
+        "Which pair is best depends on what a block costs besides the time for its bytes. Ours costs 0.92 ms on 8 "
+        "workers, as US-Byte's authors measured. At a tenth of that, smaller partitions win (`ours_light` in the "
+        f"CSV): ResNet50 at 20 Gbit/s is best at {light[0]} and {light[1]}. The paper does not say what its blocks "
+        "cost, at which rate it compares models, or on which architecture."
     )
-    yield f"The 16 pairs leave out the best: of 304 it is faster by {percent(beyond)} than the best of the 16."
+    yield f"The best of 304 pairs is faster by {percent(beyond)} than the best of these 16."
     yield (
-        "The paper contradicts itself: here ResNet50 is best at ⟨1,4⟩ at 20 and ⟨1,2⟩ at 8 Gbit/s, and in its figure "
-        "6 ⟨8,3⟩ is the best at 10."
+        "The paper contradicts itself. In this figure, ResNet50 is best at ⟨1,4⟩ at 20 Gbit/s and at ⟨1,2⟩ at 8 "
+        "Gbit/s; in its figure 6, ⟨8,3⟩ is the best at 10 Gbit/s."
     )
 
 

@@ -117,15 +117,15 @@ def on_costs(numbers: Numbers) -> Iterator[str]:
     tuners, cost_s = known(rows, "tuner"), costs(rows)
     yield order(tuners, cost_s)
     yield (
-        "BO, repaired, searches all of 4 KB to 1024 MB, as the paper's space says, and pays for partitions of a few "
-        "KB whose steps take many times longer; a tuner that predicts never runs those. With the released settings "
-        "BO searches a linear space, where small partitions are rare: it costs less "
+        "BO, repaired, searches partitions from 4 KB to 1024 MB, the paper's space. It pays for partitions of a few "
+        "KB, whose steps take many times longer; a tuner that predicts never runs those. With the released settings, "
+        "BO searches a linear space, in which small partitions are rare. So it costs less "
         f"({cost_s['bayesian-published']:.0f} s), and ends within 3 % of the best in "
         f"{successes(rows, 'bayesian-published')} runs."
     )
     yield (
-        f"As released, with a partition that never changes, it does so in {successes(rows, 'released')}: the time "
-        "that such a search takes says nothing, and figure 10 is silent about what is found."
+        f"As released, with a partition that never changes, it does so in {successes(rows, 'released')}. The time of "
+        "such a search says nothing, and the paper's figure 10 does not say what each search found."
     )
     yield (
         "What grid search costs depends on the grid, and the text has two: steps of 2 MB in one place, doubling from "
@@ -161,8 +161,8 @@ def on_links(measured: pd.DataFrame) -> str:
     lost = measured.groupby("tuner", sort=False)["lost_steps"].median().sort_values(kind="stable")
     steps = ", ".join(f"{NAMES[tuner]} {median:.0f}" for tuner, median in lost.items())
     return (
-        f"{launches(measured)}. The best is the fastest window of all there, which is the luckiest, too: "
-        f"{successes(measured)} searches end within 3 % of it. Steps lost in 170, medians: {steps}."
+        f"{launches(measured)}. There the best is the fastest window of all, which is also the luckiest: "
+        f"{successes(measured)} searches end within 3 % of it. Median steps lost, of 170: {steps}."
     )
 
 

@@ -49,18 +49,16 @@ def on_methods(numbers: Numbers) -> Iterator[str]:
     cells = [cell for tuner in rows["tuner"].unique() for cell in regrets(rows, tuner) if cell[1] is not None]
     agree = sum((regret <= TOLERANCE) == ticked for regret, ticked in cells)
     yield (
-        "A tick is a pair in force within 3 % of the best of 304 at the end; medians over seeds, simulated. "
-        f"{agree} of {len(cells)} cells agree with the paper. It is found out by trying, so that a method which "
-        "adapts in principle and stays too long on a bad pair has no tick."
+        "The numbers are simulated regrets at the end, against the best of 304 pairs, medians over seeds. A tick "
+        "means at most 3 %. "
+        f"{agree} of {len(cells)} cells agree with the paper. Ours are found by running each method, so a "
+        "method that adapts in principle, but stays on a bad pair for too long, has no tick."
     )
     yield (
-        "Grid search tries 32 evenly spread pairs in the windows that all have, and what it finds is the best of "
-        "those."
+        "All methods have the same number of windows. In them grid search tries 32 evenly spread pairs and keeps the "
+        "best."
     )
-    yield (
-        "Not emulated: it is about what methods can adapt to, and takes as many windows as all other figures "
-        "together."
-    )
+    yield "Not emulated, because it would take as many windows as all other figures together."
 
 
 def quantities(rows: pd.DataFrame, _: Numbers) -> Cells:
@@ -110,8 +108,8 @@ TABLE_2 = Section(
         ),
         Notes(
             lambda _: (
-                "The paper's vectors B and T have as many entries as there are workers, so that its network fits one "
-                "number of them; ours sums them up.",
+                "The paper's vectors B and T have an entry for each worker, so its network fits only one number of "
+                "workers. Ours uses summaries of them instead.",
             )
         ),
     ),

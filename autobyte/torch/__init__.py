@@ -5,27 +5,34 @@ A gradient's way, from autograd's hook to the update of its layer:
     loss.backward()                                the user's script
         │ a gradient is complete
         ▼
-    exchange/exchange.py   Exchange ──tells──▶     listening.py  Listeners ──▶ model/updates.py  (what is still due)
-        │ from a GPU: exchange/mirrors.py                                  ├──▶ model/times.py    (layer times)
-        ▼                                                                  ├──▶ exchange/verify.py (first steps)
-    exchange/session.py    Session                                         └──▶ tuning/online.py  (announcements)
+    exchange/exchange.py   Exchange ──tells──▶ listening.py  Listeners ──▶ model/updates.py   (takes what is due)
+        │                      │                                      ├──▶ model/times.py     (when it was complete)
+        │                      │                                      └──▶ exchange/verify.py (keeps a copy at first)
+        │                      └──lays it in──▶ scheduler/engines/buffers.py  Buffers, where engines find it;
+        │                                       from a GPU, a copy in host memory: exchange/mirrors.py
+        ▼
+    exchange/session.py    Session
         │
         ▼
     scheduler/runner.py    Runner ◀──decides── scheduler/core.py  Core
         │ a block starts
         ▼
     scheduler/engines/     all-reduce or parameter server: the network
-        │ all blocks of the gradient are done
+        │ a block is done, and the runner sees that it was the gradient's last
         ▼
-    exchange/session.py    Session: the average has arrived, and lies in `.grad`
-        │ the layer's forward pass is about to begin
+    exchange/session.py    Session: the average has arrived; it lies in `.grad`, or in the copy of a GPU's gradient
+        │ the layer's forward pass is about to begin, or something reads a parameter (model/pending.py)
         ▼
-    model/updates.py       Updates: the optimizer's step for this layer
+    model/updates.py       Updates: waits through Exchange, which brings a GPU's average back, and takes the
+                           optimizer's step for this layer
 
-`optimizer.py` is on top of this: `step()` closes the step of the exchange and says that every layer's update is due.
+`optimizer.py` is on top of this. It hands every call on to `on.py`, or to `off.py` where AutoByte is off. `On.step()`
+closes the step of the exchange and says that every layer's update is due. In the first step, and where an optimizer
+cannot be stepped layer by layer, it waits for all averages and updates everything at once. Then it tells
+`tuning/online.py` that a step was taken.
 
 Where a training step is (open, closed, averaged, over, and whether its update was taken) is known to one object,
-`Progress` in exchange/progress.py. Exchange and optimizer tell it what happens, and everybody asks it. What concerns
+`Progress` in exchange/progress.py. `Exchange` and `On` tell it what happens, and everybody asks it. What concerns
 one gradient, layer or block stays with those who act on it: Exchange counts backward passes, Session knows which
 averages have arrived, Updates which layers are due, and Runner and Core which blocks are under way.
 """

@@ -1,4 +1,4 @@
-"""Who hears of a step in training: the wrapper's parts, of which most can be made only when training has begun."""
+"""Passes on what the exchange tells of a step to the wrapper's parts, most of which are made after the exchange."""
 
 from collections.abc import Mapping
 
@@ -13,10 +13,10 @@ from autobyte.torch.tuning.online import Online
 
 
 class Listeners(Listener):
-    """Passes on what the exchange tells to the parts that are there.
+    """Passes on what the exchange tells to those parts that exist by now.
 
     Args:
-        joinable: in whose name ranks without inputs are told that a step begins.
+        joinable: the wrapper, for which torch's `Join` tells ranks without inputs that a step begins.
     """
 
     def __init__(self, joinable: Joinable) -> None:
@@ -28,39 +28,39 @@ class Listeners(Listener):
         self._online: Online | None = None
 
     def start(self, updates: Updates, verification: Verification) -> None:
-        """The first step may begin."""
+        """Tell these parts from now on; the first step may begin after that."""
         self._updates = updates
         self._verification = verification if verification.active else None
 
     def measure(self, times: LayerTimes, layer_of: Mapping[str, int]) -> None:
-        """Layers are known.
+        """Mark when gradients are complete, from now on.
 
         Args:
             times: of the layers.
-            layer_of: the layer of every gradient that travels.
+            layer_of: the index of the layer of every gradient that travels, by name.
         """
         self._times, self._layer_of = times, layer_of
 
     def tune(self, online: Online) -> None:
-        """From the next step on, ranks announce what they have to say."""
+        """Ask this part what there is to announce, from the next step on."""
         self._online = online
 
     def begins(self) -> bool:
-        """Tell ranks whose inputs have ended, within torch's `Join`."""
+        """Tell ranks whose inputs have ended, by torch's `Join`; whether there can be any."""
         return Join.notify_join_context(self._joinable) is not None
 
     def backward(self) -> None:
-        """What is due of an earlier step is overdue."""
+        """Take updates that are still due from the step before."""
         if self._updates is not None:
             self._updates.settle()
 
     def gradient(self, name: str) -> None:
-        """Mark the time."""
+        """Mark the time at which it was complete."""
         if self._times is not None:
             self._times.gradient(self._layer_of[name])
 
     def leaves(self, name: str, gradient: Tensor) -> None:
-        """Keep a copy, while steps are verified."""
+        """Keep a copy, as long as steps are verified."""
         if self._verification is not None:
             self._verification.keep(name, gradient)
 

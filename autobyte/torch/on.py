@@ -33,14 +33,14 @@ log = logging.getLogger("autobyte")
 
 
 class On:
-    """A training that goes on, as `DistributedOptimizer` drives it. It has the methods of `Off`.
+    """What `DistributedOptimizer` does while its gradients are averaged. It has the methods of `Off`.
 
     Args:
         optimizer, model: the user's.
         connect: makes the training, which tells `listeners` of its steps.
-        chooser: what chooses the config, in words that must be the same on all ranks.
-        search: makes what searches for a config, if anything does.
-        listeners: what the training tells of its steps; its parts join in as they are made.
+        chooser: the policy and tuner that choose the config, as a text that must be the same on all ranks.
+        search: makes what searches for a config; None if nothing does.
+        listeners: is told of the training's steps, and tells the parts that are made here.
         group: the ranks; None is all.
         drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
     """
@@ -65,7 +65,7 @@ class On:
         self._group = group
         self._listeners = listeners
         self._online: Online | None = None
-        self.last_report: Report | None = None  # when it is closed
+        self.last_report: Report | None = None  # made by `close`
         self._handles: list[RemovableHandle] = []
         self._drift = drift
         self.training = connect()
@@ -85,17 +85,17 @@ class On:
         listeners.start(self._updates, self._verification)
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
-        self._has_called: set[bool] = set()  # the model itself (True), and parts of it
-        compiled = any(is_compiled(module) for module in model.modules())  # a hook would have it compiled again
+        self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
+        compiled = any(is_compiled(module) for module in model.modules())  # hooks would make torch compile it again
         if not compiled:
-            see_hooks()  # somebody may have compiled it, and hand in what is inside
+            see_hooks()  # the user may have compiled the model, and passed the module inside
         self._watch = [] if compiled else [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
-        for module in model.modules():  # whose state is read or written: nothing may be due
+        for module in model.modules():  # before a module's state is read or written, updates must be taken
             self._handles += [
                 module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
                 module.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
             ]
-        self._handles += [  # whoever kept the optimizer itself may read and write its state, too
+        self._handles += [  # the user may read or write the state of the wrapped optimizer itself, too
             optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),
             optimizer.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),
         ]
@@ -104,9 +104,9 @@ class On:
         """Update the parameters."""
         exchange, progress = self.training.exchange, self.training.progress
         self.training.check_groups(self._optimizer)
-        self._updates.settle()  # of a step before without a forward and backward pass since
+        self._updates.settle()  # still due if no forward or backward pass came since the step before
         if closure is not None:
-            exchange.announced()  # nobody switches between two evaluations
+            exchange.announced()  # looked at and dropped: no switch between two evaluations
             return self._optimizer.step(self._averaged(closure))
         crossing = self._updates.ready and can_cross_steps(self._optimizer)
         if crossing and not (progress.averaged or exchange.at_once or self._verification.active):
@@ -151,9 +151,9 @@ class On:
         return self.training.exchange.no_sync()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear gradients; those in transit once they are used."""
+        """Clear gradients; those that travel are cleared after their update."""
         clear = drop if set_to_none else zero
-        if self.training.progress.open:  # a backward pass whose step is given up
+        if self.training.progress.open:  # the user gives up the step of this backward pass
             self._synchronize(given_up=True)
         self.training.exchange.forget()
         in_transit = self._updates.clear_later(clear)
@@ -241,7 +241,7 @@ class On:
         self._watch = []
         if self._cross and True not in self._has_called:
             log.info("updates happen in step(), not layer by layer: parts of the model are called, but not the model")
-            self._cross = False  # nobody could say when it reads the parameters of its own
+            self._cross = False  # it is not known when the model reads parameters of its own
         layers = find_layers(self._model, self._calls, self.training.exchange.parameters)
         same = self.training.control.same("; ".join(layer.name for layer in layers))
         times = LayerTimes(len(layers), next(self._model.parameters()).device) if same else None
@@ -274,14 +274,14 @@ class On:
         self._handles.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
 
     def accompany(self) -> None:
-        """The communication of a step, on a rank without inputs."""
+        """Take part in a step of the other ranks, as a rank whose inputs have ended."""
         progress = self.training.progress
         self.flush()
         self.zero_grad()
-        progress.outdate()  # its own last step may have been given up after its averages were there
+        progress.outdate()  # the averages of this rank's own last step may still be there, unused
         self._synchronize(joined=True)
         progress.take()
-        progress.end()  # no window goes on meanwhile: the others may leave out an update
+        progress.end()  # and no window goes on, because the others may leave out an update
         self.zero_grad()
 
     def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -297,7 +297,7 @@ class On:
         return evaluate
 
     def _mean(self, loss: Any) -> Any:
-        """A loss, averaged over all ranks: what an optimizer decides by it, all ranks must decide."""
+        """Average a loss over all ranks: an optimizer that decides by it must decide the same on all ranks."""
         if not isinstance(loss, torch.Tensor | float):
             return loss
         rows = self.training.control.gather(torch.tensor([float(loss)], dtype=torch.float64, device="cpu"))

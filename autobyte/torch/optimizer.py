@@ -41,7 +41,7 @@ class DistributedOptimizer(Optimizer, Joinable):
     >>> optimizer = ab.DistributedOptimizer(optimizer, model)          # instead of DistributedDataParallel(model)
 
     The result is DDP's. `step()` returns at once; a layer's parameters are updated when its forward pass is about to
-    use them. Whoever reads parameters in between, not through `model` or `state_dict()`, calls `flush()` before.
+    use them, or when something else reads them. `flush()` takes all updates at once.
 
     Args:
         optimizer: the user's, of any kind. One that is not element-wise is stepped as a whole, in `step()`.
@@ -50,13 +50,13 @@ class DistributedOptimizer(Optimizer, Joinable):
             bucket, and keeps the fastest.
         config: partition and credit; by default ByteScheduler's, small tensors fused.
         tuner: name of what tunes partition and credit while training goes on, `bayesian` say; None leaves them.
-        space: partitions and credits from which it may choose; by default all that the policy has. Training begins
-            with `config` or with what is next to the default in it.
-        budget: of the tuner, in windows of ten steps; None is 30 for one that searches once, as `bayesian` does, and
-            as long as training lasts for one that lives on, as `twin` does.
+        space: partitions and credits from which the tuner may choose; by default all that the policy has. Training
+            begins with `config`, or with the config in the space that is nearest to the default.
+        budget: how many windows of ten steps the tuner has. None is 30 for a tuner that searches once, as `bayesian`
+            does, and as long as training lasts for one that adapts, as `twin` does.
         seed: of the tuner.
-        keep: where the config that a tuner or `auto` found is kept, and looked for next time; None keeps nothing.
-        record: a folder for every window that is measured, whatever chooses: `autobyte collect --add` learns from it.
+        keep: the file that keeps the config that a tuner or `auto` found, for the next training; None keeps nothing.
+        record: a folder in which every measured window is kept, for `autobyte collect --add`; None keeps none.
         engine: `allreduce`, or `ps` for parameter servers on the ranks' hosts.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
@@ -68,7 +68,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         process_group: the ranks; by default all.
         timeout: after which a wait fails, with a message that names rank, step and tensor.
         enabled: False leaves everything to the optimizer; so do AUTOBYTE_DISABLE=1 and a single rank.
-        verify_steps: so many first steps are compared with a plain all-reduce.
+        verify_steps: how many steps at the start are compared with a plain all-reduce.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -200,7 +200,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         return self._mode.no_sync()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear gradients; those in transit once they are used."""
+        """Clear gradients; those that travel are cleared after their update."""
         self._mode.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._mode.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Not once the optimizer is wrapped: the gradients that travel are agreed upon by then.
+        """Refuse it: ranks agreed on the gradients that travel when the optimizer was wrapped.
 
         Raises:
             InputError: always, unless AutoByte is off.
@@ -240,7 +240,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             self._mode = Off(self._optimizer, self._tell_joined, self._mode.last_report)
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What a rank does whose inputs have ended, within torch's `Join([optimizer])`.
+        """Say what this rank does once its inputs have ended, within torch's `Join([optimizer])`.
 
         Args:
             kwargs: `divide_by_initial_world_size`, which must be true: averages are over all ranks.
@@ -257,27 +257,27 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     @property
     def join_process_group(self) -> Any:
-        """With whom."""
+        """The ranks with which `Join` communicates."""
         return self._group or dist.group.WORLD
 
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._optimizer!r})"
 
     def __getattr__(self, name: str) -> Any:
-        """What torch keeps on every optimizer, from the user's own."""
+        """Look up on the user's optimizer what torch keeps on every optimizer."""
         return getattr(self.__dict__["_optimizer"], name)
 
     def _accompany(self) -> None:
         self._mode.accompany()
 
     def _tell_joined(self) -> bool:
-        """A step begins: ranks whose inputs have ended hear of it; whether there can be any."""
+        """Tell ranks whose inputs have ended that a step begins; whether there can be any."""
         return Join.notify_join_context(self) is not None
 
 
 @atexit.register
 def _part_at_exit() -> None:
-    """A script that ends without `close()`: other ranks may still need what this one sends.
+    """Wait at the end of a script without `close()`: other ranks may still need what this one sends.
 
     A process that was forked meanwhile, such as a data loader's worker, holds copies, and must leave them alone.
     """

@@ -21,18 +21,18 @@ from autobyte.torch.exchange.session import Session
 
 
 class Listener:
-    """Hears of a step's gradients as they go by; this one does nothing with what it hears."""
+    """Is told of a step's gradients and does nothing: derive from it to do something."""
 
     def begins(self) -> bool:
         """A step of this rank's own inputs begins.
 
         Returns:
-            whether ranks whose inputs have ended keep it company.
+            whether ranks whose inputs have ended take part in it.
         """
         return False
 
     def backward(self) -> None:
-        """A backward pass has come to a gradient, which nobody has touched yet."""
+        """A backward pass has completed a gradient, and nothing has been done with it yet."""
 
     def gradient(self, name: str) -> None:
         """A gradient is complete and, if it comes from a GPU, in host memory."""
@@ -41,21 +41,22 @@ class Listener:
         """A gradient, or zeros for one that is missing, is about to travel."""
 
     def announces(self) -> bool | None:
-        """Whether this rank has something to say to all; None where nobody looks at what ranks announce."""
+        """Whether this rank has something to say to all; None if nobody looks at announcements."""
         return None
 
 
 class Exchange:
     """Hands gradients to the session as backward passes complete them.
 
-    A step begins with the first gradient that is complete and is closed by `close`. What was accumulated under
-    `no_sync` and got no further pass is sent as it is; a gradient that is None counts as zeros, and stays None where
-    no rank had one. A gradient that is a view lies in a buffer of the user's. PyTorch counts changes for all views of
-    a buffer together, and the user may scale it as a whole: such gradients are sent when the step is closed.
+    A step begins with the first gradient that is complete, and `close` closes it. A gradient that was accumulated
+    under `no_sync` and got no further pass is sent as it is. A gradient that is None counts as zeros; it stays None
+    if no rank had one.
+    A gradient that is a view lies in a buffer of the user's. PyTorch counts changes for all views of a buffer together,
+    and the user may scale it as a whole: such gradients are sent when the step is closed.
 
     Args:
         parameters: name and parameter of every gradient that travels.
-        session: communicates, by the plan to begin with.
+        session: communicates; its plan is the first one.
         buffers: where the engine finds gradients.
         mirrors: of gradients that are not in host memory.
         control: counts missing gradients.
@@ -94,7 +95,7 @@ class Exchange:
         self._in_buffers: set[str] = set()  # gradients that are views, in the step that is open
         self.at_once = False  # the latest step had such gradients: nobody may wait with its updates
         self._tally: Tally | None = None
-        self._tallies: deque[Tally] = deque()  # of steps whose announcements were not looked at
+        self._tallies: deque[Tally] = deque()  # of steps whose announcements have not been looked at yet
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
@@ -115,11 +116,11 @@ class Exchange:
         self.plan = plan
 
     def close(self, *, given_up: bool = False, joined: bool = False) -> None:
-        """No more gradients come in this step: send what is left, zeros for what never came.
+        """No more gradients come in this step: send those that are left, and zeros for those that never came.
 
         Args:
             given_up: no update will follow.
-            joined: this rank has no inputs left, and keeps the others company.
+            joined: this rank has no inputs left, and takes part with zeros.
 
         Raises:
             InputError: a gradient was changed while it travelled.
@@ -167,12 +168,15 @@ class Exchange:
         return self._tally is not None and self._counts(self._tally).joined > 0
 
     def announced(self) -> bool:
-        """Whether any rank announced something before the last step; the same on all ranks, and nobody waits."""
+        """Whether any rank announced something in a step before the last, not yet looked at. All ranks get the same.
+
+        Nobody waits: `close` has waited for the counts of the step before.
+        """
         earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - 1)]
         return any(self._counts(tally).announcing for tally in earlier)
 
     def forget(self) -> None:
-        """Backward passes that were made so far do not count: their gradients are being cleared, or on their way."""
+        """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
         self._passes = dict.fromkeys(self.parameters, 0)
 
     def arrived(self, names: Iterable[str]) -> bool:
@@ -277,7 +281,7 @@ class Exchange:
         return self._missing.get(name)
 
     def _check_untouched(self) -> None:
-        """What clips or scales a gradient that travels would have no effect, or only half of it."""
+        """Refuse gradients that were changed while they travel, and those of parameters that were frozen."""
         sent, self._sent = self._sent, {}
         for name, (gradient, version) in sent.items():
             if self.parameters[name].grad is not gradient or gradient._version != version:

@@ -5,7 +5,8 @@
       ├──────────── end ──────────────┴────────────────────┤
       └──────────── outdate ───────────────────────────────┘
 
-A step that nobody ends is given up: `begin` follows on it as well.
+`begin` also follows on a step that was closed and never ended. `take` moves nothing: it notes that an update follows
+from the averages.
 """
 
 from enum import Enum
@@ -27,7 +28,7 @@ _AVERAGED = Phase.AVERAGED  # a look-up less at every gradient
 
 
 class Blocks(Protocol):
-    """Moves the blocks of a step, which may go on when the step is over."""
+    """Moves the blocks of a step. They may still be under way when the training step is over."""
 
     @property
     def step(self) -> int:
@@ -49,14 +50,14 @@ class Progress:
     passes, `Session` knows which tensors have arrived, `Updates` which layers are due, `Core` which blocks are done.
 
     Raises:
-        SchedulingError: from each event below that cannot follow on those before it.
+        SchedulingError: by each method below, if its event cannot follow on those before it.
     """
 
     def __init__(self) -> None:
         self.phase = Phase.OVER
         self.steps = 0  # that were closed
         self.taken = True  # the step that was closed last was followed by an update
-        self.joining = False  # ranks whose inputs have ended keep this step company
+        self.joining = False  # ranks whose inputs have ended take part in this step
         self._blocks: Blocks | None = None
 
     @property
@@ -75,14 +76,14 @@ class Progress:
         return 0 if self._blocks is None else self._blocks.step
 
     def follow(self, blocks: Blocks) -> None:
-        """What moves the blocks is there, from now on the same."""
+        """Say what moves the blocks; it stays the same from now on."""
         self._blocks = blocks
 
     def begin(self, *, joining: bool = False) -> None:
         """The first gradient is complete, or a step is closed that has none.
 
         Args:
-            joining: ranks whose inputs have ended keep this step company.
+            joining: ranks whose inputs have ended take part in this step.
         """
         if self.phase is Phase.OPEN:
             raise self._cannot("begin again")
@@ -114,7 +115,7 @@ class Progress:
         self.phase = Phase.OVER
 
     def outdate(self) -> None:
-        """Another gradient is complete, or another is asked for: averages that are in `.grad` are history."""
+        """Averages that are in `.grad` are out of date: another gradient is complete, or soon will be."""
         if self.phase is _AVERAGED:
             self.phase = Phase.OVER
 

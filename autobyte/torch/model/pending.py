@@ -1,10 +1,11 @@
-"""A parameter whose update is due: whoever reads or writes it takes the update first.
+"""A parameter whose update is due: any operation that reads or writes it takes the update first.
 
-`step()` returns before updates are taken. While one is due, the parameter's class is a subclass made here; every
-operation of PyTorch's on the parameter then comes by `__torch_function__`, which takes the update, gives the class
-back, and goes on. One way is not seen: a transform of `torch.func` that is given a bare parameter, not a model
-(`vmap` is seen). PyTorch does the same for parameters whose shape is not known yet (`torch.nn.parameter`,
-`UninitializedTensorMixin`). The forward pre-hook gives the class back, too, so a forward pass pays nothing.
+`step()` returns before updates are taken. While an update is due, the parameter's class is replaced by a subclass
+made here. PyTorch then passes every operation on the parameter to `__torch_function__`, which takes the update,
+restores the class, and goes on. One way is not seen: a transform of `torch.func` that is given a bare parameter, not
+a model (`vmap` is seen). The forward pre-hook restores the class, too, so a forward pass pays nothing. PyTorch itself
+replaces classes like this for parameters whose shape is not known yet (`torch.nn.parameter`,
+`UninitializedTensorMixin`).
 """
 
 import copy
@@ -19,7 +20,7 @@ def _getters(*names: str) -> set[Any]:
     return {getattr(Tensor, name).__get__ for name in names}
 
 
-#: What looks at a parameter without reading its values: no update is taken for it.
+#: Operations that look at a parameter without reading its values: no update is taken for them.
 LOOKS: frozenset[Any] = frozenset(
     _getters("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "grad_fn", "itemsize")
     | _getters("is_cpu", "is_cuda", "is_meta", "is_mps", "is_sparse", "is_nested", "is_quantized", "is_xla", "is_xpu")
@@ -32,7 +33,7 @@ LOOKS: frozenset[Any] = frozenset(
 
 
 class Pending:
-    """What a parameter is while its update is due, besides what it was before."""
+    """The class that a parameter has, beside its own, while its update is due."""
 
     take: ClassVar[Callable[[], None]]  # takes the update of the layer that has the parameter
 
@@ -63,7 +64,7 @@ class PendingClasses:
 
     Args:
         parameters: of the layer.
-        take: takes its update, after which `restore` has been called.
+        take: takes the layer's update, and calls `restore` on the way.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], take: Callable[[], None]) -> None:

@@ -33,7 +33,7 @@ from autobyte.torch.model.times import LayerTimes
 
 Called = Callable[[nn.Module, object], None]
 
-#: Optimizers that treat every element by itself and keep state per parameter: layer by layer gives the same.
+#: Optimizers that treat every element by itself and keep state per parameter: updating layer by layer is the same.
 ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
 
 
@@ -67,10 +67,10 @@ class Updates:
         self._part = copy.copy(optimizer)
         self._averages = averages
         self._layers: list[_Layer] = []
-        self._hyper: list[dict[str, Any]] = []  # of every group when `step()` was called
-        self._trained: list[list[int]] = []  # ids of the parameters of every group, as layers know them
-        self._due = 0
-        self._taking = threading.RLock()  # whoever reads a parameter takes its update, on any thread
+        self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
+        self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
+        self._due = 0  # layers whose update is due
+        self._taking = threading.RLock()  # any thread that reads a parameter takes its update
         self._hooks: list[RemovableHandle] = []
 
     @property
@@ -87,14 +87,14 @@ class Updates:
     ) -> None:
         """Take the layers' updates from now on in their forward pre-hooks.
 
-        Other modules that own one of a layer's parameters take its update, too: with tied weights, or where a branch
-        that was not taken in the first step is taken now, they may be called before the layer.
+        Other modules that own one of a layer's parameters take its update, too. They may be called before the layer:
+        with tied weights, or if a branch is taken that was not taken in the first step.
 
         Args:
             layers: of the model, in the order of their first call.
             names: of the parameters whose gradients travel.
             model: has the layers.
-            times: told when a layer is called, if given.
+            times: is told when a layer is called, if given.
         """
         see_hooks()
         places: dict[nn.Parameter, int] = {}
@@ -135,7 +135,7 @@ class Updates:
                     self._take(index)
 
     def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[nn.Parameter]:
-        """`zero_grad()` was called: clear gradients that are in transit once they are used; say which these are."""
+        """`zero_grad()` was called: clear gradients that still travel after their update; return their parameters."""
         due = [layer for layer in self._layers if layer.due]
         for layer in due:
             layer.clear = clear
@@ -208,7 +208,7 @@ class Updates:
         """Update parameters from their gradients.
 
         Raises:
-            InputError: either was changed meanwhile.
+            InputError: a parameter or its gradient was changed meanwhile.
         """
         for layer in layers:
             layer.check()
@@ -231,8 +231,8 @@ class Updates:
 class _Layer:
     """What one layer's update needs.
 
-    It holds on to the gradients that travel: a `.grad` that is dropped meanwhile, as `model.zero_grad()` does, comes
-    back for the update. What was changed in place cannot be told from what has arrived, and is refused.
+    It keeps the gradients that travel. A `.grad` that is dropped meanwhile, as `model.zero_grad()` does, comes back
+    for the update. A gradient that the user changed in place is refused, because its former value is lost.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], take: Callable[[], None]) -> None:
@@ -240,13 +240,13 @@ class _Layer:
         self._classes = PendingClasses(parameters.values(), take)
         self.due = False
         self.clear: Callable[[nn.Parameter], None] | None = None
-        self.members: list[list[nn.Parameter]] = []  # of each of the optimizer's groups, what is this layer's
+        self.members: list[list[nn.Parameter]] = []  # this layer's parameters in each of the optimizer's groups
         self._held: dict[str, tuple[torch.Tensor | None, int, int]] = {}  # gradient, its version, the parameter's
-        self._standing_in: set[str] = set()  # zeros, for gradients that this rank does not have
-        self._dropped: set[str] = set()  # of these, those that were dropped meanwhile
+        self._standing_in: set[str] = set()  # parameters whose `.grad` is zeros, because this rank has no gradient
+        self._dropped: set[str] = set()  # those of them whose zeros were dropped meanwhile
 
     def plan(self, missing: Callable[[str], torch.Tensor | None]) -> None:
-        """Its update is due; where there is no gradient, the zeros that travel for it stand in until it is taken."""
+        """Its update is due. Where a gradient is missing, the zeros that travel for it stand in until the update."""
         self.clear, self.due = None, True
         self._standing_in.clear()
         self._dropped.clear()
@@ -260,7 +260,7 @@ class _Layer:
         self._classes.set()
 
     def withdraw(self) -> None:
-        """The update is taken now: zeros no longer stand in, and whose `.grad` was dropped is noted."""
+        """The update is taken now: take zeros that stand in away, and note whose `.grad` was dropped."""
         self._classes.restore()
         for name in self._standing_in:
             parameter, gradient = self.parameters[name], self._held[name][0]
@@ -272,12 +272,12 @@ class _Layer:
                 raise _changed(name)
 
     def refuse(self) -> None:
-        """The update could not be taken: whoever reads the parameters hears of it again."""
+        """The update could not be taken: the next read of a parameter tries again, and raises again."""
         if self.due:
             self._classes.set()
 
     def check(self) -> None:
-        """Averages are there. Nothing is lost by a refusal: the update stays due, and is refused again.
+        """Refuse an update whose parameters or gradients were changed; it stays due, and is refused again.
 
         Raises:
             InputError: a parameter, or its gradient, was changed meanwhile.
@@ -295,14 +295,14 @@ class _Layer:
                 raise _changed(name)
 
     def restore(self) -> list[nn.Parameter]:
-        """Bring gradients back that had been dropped, and say whose these are."""
+        """Bring back gradients that had been dropped, and return their parameters."""
         self.due = False
         return [parameter for name, parameter in self.parameters.items() if self._restore(name, parameter)]
 
     def _restore(self, name: str, parameter: nn.Parameter) -> bool:
         """Whether a parameter's gradient had been dropped; it is back now."""
         gradient, _, _ = self._held.pop(name)
-        if name in self._standing_in:  # there is one now if another rank's has arrived
+        if name in self._standing_in:  # `.grad` is what arrived from other ranks, or None
             return name in self._dropped
         dropped = parameter.grad is None
         parameter.grad = gradient
@@ -317,7 +317,7 @@ def _changed(name: str) -> InputError:
 
 
 def _as_now(value: Any) -> Any:
-    """A hyper-parameter that stays what it is: schedulers change a rate that is a tensor in place."""
+    """Copy a hyper-parameter if it can change in place: schedulers change a learning rate that is a tensor."""
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
@@ -341,7 +341,7 @@ def zero(parameter: nn.Parameter) -> None:
 def can_cross_steps(optimizer: Optimizer) -> bool:
     """Whether updating layer by layer gives the same parameters as updating all at once.
 
-    Not for optimizers outside the list above (a subclass may override anything), nor with step hooks or a `step` of
-    the object's own, which expect one call a step, nor where a group keeps state of its own.
+    It does not for optimizers outside the list above, because a subclass may override anything. Nor does it with step
+    hooks, or with a `step` that was set on the object: these expect one call a step.
     """
     return type(optimizer) in ELEMENTWISE and not has_own_step(optimizer) and not has_step_hooks(optimizer)

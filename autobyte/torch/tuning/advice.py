@@ -1,4 +1,4 @@
-"""What rank 0 makes of a window: statistics, a choice, a plan; in a thread of its own, never in a step's way."""
+"""What rank 0 makes of a window: statistics, a choice, a plan. It has a thread of its own; no step waits for it."""
 
 import logging
 import threading
@@ -26,8 +26,8 @@ from autobyte.tuning import WARMUP, WINDOW, Tuning
 log = logging.getLogger("autobyte")
 
 DRIFT = 0.1  # relative change of times or rates that calls for a new plan
-NOTICE = 2  # steps that are taken before all ranks have heard that a window ends
-PARTING_S = 2.0  # what the end of training waits for a thought
+NOTICE = 2  # steps from the announcement that a window ends until all ranks have seen it
+PARTING_S = 2.0  # how long the end of training waits for a thought
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Window:
         step_s: of the rank whose median is largest, shape [steps] (s).
         forward_s, backward_s: shape [ranks, layers] (s).
         totals: of the blocks that went over the wire, as `costs.totals` has them, shape [ranks, 4].
-        sent: what they tell of links that crowd, as `costs.sent` has it, shape [ranks, 2, 4]; None where they do not.
+        sent: blocks with little in flight and all blocks, as `costs.sent` has them, shape [ranks, 2, 4]; or None.
     """
 
     config: Config
@@ -82,9 +82,9 @@ class Window:
         return int((self.forward_s + self.backward_s).sum(axis=1).argmax())
 
     def holds(self, now: "Window", drift: float = DRIFT) -> bool:
-        """Whether a plan made from this window would be no better for being made from a new one.
+        """Whether a plan that was made from this window is still good in a new one.
 
-        One that was made from less than a window, as the first, is made again.
+        A plan that was made from less than a whole window, as the first one is, is always made again.
 
         Args:
             now: the new one.
@@ -103,11 +103,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Advice:
-    """What all ranks shall use.
+    """What all ranks are to use.
 
     Args:
         plan: config, job and order.
-        brief: the config is on trial, in a window that ends early.
+        brief: whether the config is on trial, in a window that ends early.
     """
 
     plan: MeasuredPlan
@@ -119,18 +119,18 @@ class Advice:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], job: Job) -> Self:
-        """Read what `to_json` wrote, of a job that is the same on all ranks but for what was measured."""
+        """Read what `to_json` wrote; `job` is this rank's, which differs from rank 0's only in what was measured."""
         return cls(MeasuredPlan.from_json(data, job), data["brief"])
 
 
 class Adviser:
-    """Takes a window, and has an answer some time later: what all ranks shall use, or nothing new.
+    """Takes a window, and has an answer some time later: what all ranks are to use, or nothing new.
 
     Args:
         training: whose plans are made.
         layers: of the model, in the order of their first call.
-        search: makes the tuning, or has policies audition, and is told when that has ended; None keeps the config
-            there is, and only the sequence is planned.
+        search: makes the tuning, or measures candidates of all policies (an *audition*), and is told when that has
+            ended. With None the config stays, and only the sequence is planned.
         drift: relative change of times or rates that calls for a new plan.
         recording: is given every window.
     """
@@ -150,11 +150,11 @@ class Adviser:
         self._drift = drift
         self._recording = recording
         self._thread: threading.Thread | None = None
-        self._planned: Window | None = None
-        self._begun = False  # a first window was heard of
-        self._stale = False  # the plan in force is not the one that was answered last
-        self._lock = threading.Lock()  # of the answer
-        self._epoch = 0  # how often what was thought so far was overtaken
+        self._planned: Window | None = None  # from which the plan in force was made
+        self._begun = False  # the first window has come
+        self._stale = False  # the plan in force is not the last answer
+        self._lock = threading.Lock()  # guards the answer
+        self._epoch = 0  # how often `forget` was called: thoughts of an earlier epoch are dropped
         self.tuning: Tuning | None = None
         self.latest: Window | None = None
         self.answer: Advice | None = None
@@ -165,7 +165,7 @@ class Adviser:
         self.trials: dict[Config, Trial] = {}
 
     def consult(self, window: Window) -> None:
-        """Start to think about a window; while still at an earlier one, or with an answer not taken, leave it out."""
+        """Start to think about a window. Skip it while an earlier one is thought about, or its answer not taken."""
         if self.answer is not None or (self._thread is not None and self._thread.is_alive()):
             return
         arguments = (window, self._epoch)
@@ -173,7 +173,7 @@ class Adviser:
         self._thread.start()
 
     def enough(self, steps: Sequence[float]) -> bool:
-        """Whether a window may end: its tuner wants no whole one, or it is hopeless."""
+        """Whether a window may end: its tuner wants a short one, or it is hopeless."""
         return self._brief(steps) or self.hopeless(steps)
 
     def _brief(self, steps: Sequence[float]) -> bool:
@@ -184,10 +184,10 @@ class Adviser:
         return wanted < WINDOW and wanted - NOTICE <= len(steps) < WINDOW - 1
 
     def hopeless(self, steps: Sequence[float]) -> bool:
-        """Whether a config's first window is so much slower than the best that its end need not be waited for.
+        """Whether a config's first window is so much slower than the best that it need not run to its end.
 
-        Steps are taken before all have heard of it, so those are left after the warm-up. A config that stays
-        may be slow because the job is, and that takes whole windows to tell.
+        Steps are told without those of the warm-up, except that one step of thrice the best time is enough. A config
+        that has run before may be slow because the job is, and only whole windows show that.
         """
         settled = self.latest is not None and self.latest.config == self._training.config
         if settled or not WARMUP <= len(steps) < WINDOW - 1:
@@ -202,18 +202,18 @@ class Adviser:
         return answer
 
     def forget(self) -> None:
-        """Whatever was thought or is being thought is about a config that is no longer in force."""
+        """Drop the answer and the thought under way: they are about a config that is no longer in force."""
         with self._lock:
             self._epoch += 1
             self._stale = True
             self.answer = None
 
     def plan(self, config: Config) -> Advice | None:
-        """What all ranks need to switch to a config; None before a first window."""
+        """Make what all ranks need to switch to a config; None before the first window."""
         return None if self.latest is None else self._plan(self.latest, config)
 
     def part(self) -> None:
-        """Training is over: let go of the tuner, and keep what it had found by then, if it is not thinking still."""
+        """Training is over: keep what the tuner has found, unless it is still thinking, and let go of it."""
         try:
             if self._search is not None and self._thread is not None:
                 self._thread.join(PARTING_S)
@@ -225,7 +225,7 @@ class Adviser:
             self.close()
 
     def _keep(self) -> None:
-        """What a search has found that has not ended, unless that is slower than what it began with."""
+        """Keep the best config of a search that has not ended, unless it is slower than the first."""
         if self.tuning is None or self._search is None or self.latest is None or len(self.trials) < 2:
             return
         first, best = next(iter(self.trials.values())), self.tuning.best
@@ -243,7 +243,7 @@ class Adviser:
 
         Args:
             window: the latest.
-            costs: seconds per block and per byte; by default what they cost whatever the config.
+            costs: seconds per block and per byte; by default those fitted to the windows of all configs.
         """
         per_block_s, per_byte_s = costs or (self._costs.per_block_s, self._costs.per_byte_s)
         job, slowest = self._training.job, window.slowest
@@ -269,9 +269,9 @@ class Adviser:
             answer = (
                 None if planned is not None and planned.holds(window, self._drift) else self._plan(window, config)
             )
-        except Exception as error:  # whatever it is, training goes on as it is
+        except Exception as error:  # training goes on with the plan it has
             if not threading.main_thread().is_alive():
-                return  # the script is over, and with it what planning needs
+                return  # the script is over, and what planning needs may be gone
             self.failure = f"{type(error).__name__}: {error}"
             log.exception("could not plan from a window; the plan stays")
             return
@@ -280,19 +280,19 @@ class Adviser:
             if epoch != self._epoch:
                 return
             if answer is not None or (planned is not None and planned.config != config):
-                self._planned, self._stale = window, False  # from now on the link's pace is compared with this one's
+                self._planned, self._stale = window, False  # later windows are compared with this one
             self.latest, self.answer = window, answer
 
     def _choose(self, window: Window) -> Config:
         """The config that runs next."""
         if self._search is not None and self._search.audition is not None:
             return self._audition(window, self._search, self._search.audition)
-        if not self._begun:  # this one ran without a plan from measured times
+        if not self._begun:  # the first window ran without a plan from measured times
             self._begun = True
             if self._search is not None:
                 try:
                     self.tuning = self._search.begin(self.measured_job(window), window.config)
-                except Exception as error:  # a plan is made all the same
+                except Exception as error:  # a plan is made without it
                     self.failure = f"{type(error).__name__}: {error}"
                     log.exception("the tuner cannot begin; training goes on without it")
             return window.config
@@ -312,7 +312,7 @@ class Adviser:
         return chosen
 
     def _measured(self, window: Window) -> Measurement:
-        """A window as tuners see it."""
+        """The measurement that tuners are told."""
         job = self._training.job
         rate = job.cluster.traffic / np.maximum(window.per_byte_s, 1e-15)
         speed = np.full(len(rate), job.model.batch_size / max(window.step_s.mean(), 1e-9))
@@ -322,7 +322,7 @@ class Adviser:
         return Measurement(window.config, window.first, tuple(window.step_s.tolist()), WARMUP, stats)
 
     def _audition(self, window: Window, search: Search, audition: Audition) -> Config:
-        """The config that runs next, of all policies."""
+        """The config that runs next in an audition of policies."""
         step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
         self._begun = True
         job, ended = self.measured_job(window), audition.over
@@ -334,16 +334,19 @@ class Adviser:
         return chosen
 
     def _try(self, window: Window, whole: float = 1.0) -> float:
-        """Note what a window, or part of one, came to without the warm-up.
+        """Add a window, or part of one, to the trials of its config, without the warm-up.
 
         Returns:
-            its median step (s), for one may wait for a lost packet.
+            its median step (s), because a single step may wait for a lost packet.
         """
         steps = window.step_s[WARMUP:] if len(window.step_s) > WARMUP else window.step_s
         so_far = self.trials.get(window.config, Trial())
         windows = so_far.windows + whole
         mean_s = so_far.step_s + (float(steps.mean()) - so_far.step_s) * whole / windows
-        self.trials = {**self.trials, window.config: Trial(windows, mean_s)}  # at once: the training thread reads it
+        self.trials = {
+            **self.trials,
+            window.config: Trial(windows, mean_s),
+        }  # replaced as a whole: the training thread reads it
         return float(np.median(steps))
 
     def _plan(self, window: Window, config: Config) -> Advice:

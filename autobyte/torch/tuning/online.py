@@ -25,8 +25,9 @@ EXACT = 3  # steps at the end of a window in which a GPU is waited for at every 
 class Online:
     """Counts steps, gathers what a window showed, and switches when rank 0 has an answer.
 
-    A window that is hopelessly slow, or whose tuner wants no whole one, ends early. That rank 0 has something to say
-    travels with the count of missing gradients, which every step makes anyway: all ranks see it after the same step.
+    A window ends early if it is hopelessly slow, or if its tuner wants a short one. When rank 0 has something to say,
+    it sets a flag that travels with the counts of missing gradients, which every step makes anyway. So all ranks see
+    the flag after the same step.
 
     Args:
         training: what is tuned.
@@ -49,16 +50,16 @@ class Online:
         self._first = 0
         self._last_s = time.perf_counter()
         self._announced = False
-        self._brief = False  # what was announced last is on trial
+        self._brief = False  # the config in force is on trial, in a short window
         training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
 
     def after_step(self) -> None:
-        """A step was taken: at the end of a window gather, and switch if that was announced. Collective."""
+        """A step was taken: gather at the end of a window, or do what rank 0 announced. Collective."""
         now = time.perf_counter()
         self._steps.append(now - self._last_s)
         self._last_s = now
         if self._times.exact:
-            self._training.exchange.left()  # a GPU has then come to the end of the backward pass
+            self._training.exchange.left()  # after this, a GPU has finished the backward pass
         sample = self._times.seconds()
         if sample is not None:
             self._samples.append(sample)
@@ -86,7 +87,7 @@ class Online:
         self.restart()
 
     def restart(self) -> None:
-        """Begin a window under another config than the one that was thought about."""
+        """Begin a window, and forget what rank 0 was thinking: another config is in force."""
         if self.adviser is not None:
             self.adviser.forget()
         self.reset()
@@ -100,7 +101,7 @@ class Online:
         self._training.session.runner.passages.clear()
 
     def announces(self) -> bool:
-        """Whether there is something to say that was not announced: an answer, or that this window may end here."""
+        """Whether to announce something now: that there is an answer, or that this window may end. Only once."""
         if self.adviser is None or self._announced:
             return False
         self._announced = self.adviser.answer is not None or self.adviser.enough(self._steps)
@@ -111,12 +112,12 @@ class Online:
         self._announced = False
         answer = self._share(self.adviser.take() if self.adviser is not None else None)
         if answer is None:
-            if len(self._steps) > WARMUP:  # else it was about a window that is over
+            if len(self._steps) > WARMUP:  # else the announcement was about the window before
                 self._end_window()
             return
         self._follow(answer)
         self.reset()
-        self._last_s = time.perf_counter()  # what the switch took is no step's time
+        self._last_s = time.perf_counter()  # the time of the switch counts to no step
 
     def _share(self, answer: Advice | None) -> Advice | None:
         """Rank 0's answer, on every rank. Collective."""
@@ -140,7 +141,7 @@ class Online:
 
     def _measured(self) -> RankWindow:
         """This rank's window."""
-        if self._samples:  # else the window ended before layers were timed
+        if self._samples:  # else the window ended before layers were timed: keep the last times
             self._layer_s = np.median(np.array(self._samples), axis=0)
         passages = list(self._training.session.runner.passages)
         crowding = sent(passages, len(self._steps), self._training.exchange.plan.credit_bytes)
