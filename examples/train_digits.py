@@ -12,11 +12,15 @@ import time
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError:
+    raise SystemExit("this example needs scikit-learn: pip install 'autobyte[examples]'") from None
 
 BATCH = 32  # images per rank and step
 

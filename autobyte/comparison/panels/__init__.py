@@ -2,4 +2,4 @@
 
 from autobyte.errors import require
 
-require("matplotlib", extra="plot", what="a picture")
+require("matplotlib", extra="plot", what="a picture, and a page that shows one,")

@@ -51,8 +51,9 @@ class Exchange:
     A step begins with the first gradient that is complete, and `close` closes it. A gradient that was accumulated
     under `no_sync` and got no further pass is sent as it is. A gradient that is None counts as zeros; it stays None
     if no rank had one.
-    A gradient that is a view lies in a buffer of the user's. PyTorch counts changes for all views of a buffer together,
-    and the user may scale it as a whole: such gradients are sent when the step is closed.
+
+    A gradient that is a view lies in a buffer of the user's. PyTorch counts changes for all views of a buffer
+    together, and the user may scale it as a whole: such gradients are sent when the step is closed.
 
     Args:
         parameters: name and parameter of every gradient that travels.
