@@ -54,8 +54,8 @@ COVERED_BY = {
     "tuners/test_contract.py": "testing/tuner.py tuners/base.py tuners/fixed.py tuners/grid.py tuners/random.py",
     "tuners/metanet/test_tuner.py": "tuners/metanet/network.py tuners/metanet/predictor.py tuners/metanet/trained.py",
     "tuners/test_searching.py": "tuners/bayesian.py tuners/descent.py tuners/optuna.py",
-    "tuners/twin/test_tuner.py": "tuners/twin/calibration.py tuners/twin/expectations.py tuners/twin/explained.py "
-    "tuners/twin/predictor.py",
+    "tuners/twin/test_tuner.py": "tuners/twin/calibration.py tuners/twin/expectations.py "
+    "tuners/twin/predictor.py tuners/twin/torn.py",
 }
 
 

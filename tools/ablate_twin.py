@@ -1,19 +1,21 @@
 """Switch each rule of the twin off in turn, in development worlds, and keep what that costs. Simulated, or replayed.
 
-    python tools/ablate_twin.py run       # docs/data/ablate_twin.csv: about half a minute a world; goes on
-    python tools/ablate_twin.py table     # the table of docs/research/twin-ablation.md
+    python tools/ablate_twin.py run       # out/ablate_twin.csv: about half a minute a world; goes on
+    python tools/ablate_twin.py table     # docs/data/ablate_twin.csv as the table of docs/research/twin-ablation.md
 
-A rule is switched off by a patch of the code, for the twin and for the meta-network, which shares it. All variants
-run in the same worlds with the same random numbers, so differences are paired. No tuner is judged in these worlds:
-their seeds lie below those of `judge_tuners.py`. Only the recorded grids are the same, with other seeds.
+A rule is switched off by a patch of the code, for the twin and for the meta-network, which shares it. All variants run
+in the same worlds with the same random numbers, so differences are paired. No tuner is judged in these worlds: their
+seeds lie below those of `judge_tuners.py`. Only the recorded grids are the same, with other seeds.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, partialmethod
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,27 +23,30 @@ from unittest import mock
 import judge_tables
 import judge_tuners as judge
 import numpy as np
+import pandas as pd
 
 from autobyte.cli.options import make_job
-from autobyte.comparison.replay import Replay, nearest, space_of
+from autobyte.comparison.replay import GridReplay, nearest, space_of
 from autobyte.comparison.worlds import draw
 from autobyte.config import Config, Space
 from autobyte.job import Floats, Job
 from autobyte.scenario import Scenario
-from autobyte.simulator.calibrate import Calibration
+from autobyte.simulator.calibrate import EngineCalibration
 from autobyte.simulator.steady import step_s
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners import trigger
 from autobyte.tuners.twin import calibration, choosing, expectations, noise, tuner
 from autobyte.tuners.twin.calibration import JobCalibration
-from autobyte.tuners.twin.process import Process, Processes
+from autobyte.tuners.twin.expectations import Expectations
+from autobyte.tuners.twin.process import Posterior, Process, Processes
 from autobyte.tuners.twin.tuner import Twin
 from autobyte.tuners.twin.windows import JobWindow, broken
 from autobyte.tuning import Trainer, make_tuner, tune
 
 ROOT = Path(__file__).parent.parent
 DATA, PAGE = ROOT / "docs" / "data" / "ablate_twin.csv", ROOT / "docs" / "research" / "twin-ablation.md"
+MADE = ROOT / "out" / "ablate_twin.csv"
 TUNERS = ("twin", "metanet")
 BUDGET, EARLY = 30, 3  # windows; decisions after which the first verdict falls
 STATIC, DISTURBED, EFFECTS, GRIDS = 46_000, 46_500, 47_000, 900  # where seeds begin
@@ -87,12 +92,14 @@ def links(drifts: Sequence[tuple[float, float]], blocks: Sequence[float], *, cro
         put(calibration, "LINKS", usual),
         put(calibration, "USUAL", Processes.of(usual)),
         put(calibration, "OPEN", Processes.of(kinds((0.6, 0.6)))),
+        put(calibration, "RESTING", np.array([kind.drift <= calibration.RESTS for kind in usual])),
     )
 
 
 REST, FADE, BLOCKS = (0.03, 0.0), (0.05, 1.2), (0.02, 0.15)
 NO_SENDS = put(calibration, "light_of", lambda sends, window: None)
-FIT = JobCalibration._fit
+FIT, LIKELY, REGIME_OF = JobCalibration._fit, JobCalibration._likely, JobCalibration._regime_of
+STRETCH, BELIEVED = JobCalibration.stretch, Expectations.believed
 
 
 def nominal_cost(self: JobCalibration) -> None:
@@ -107,19 +114,87 @@ def links_alike(self: JobCalibration) -> None:
     self._links = np.full(len(calibration.LINKS), 1 / len(calibration.LINKS))
 
 
-def of_workers(self: JobCalibration, window: JobWindow) -> float:
-    """A regime ends with other workers, and with nothing else."""
+def stretch(self: JobCalibration, rows: Floats, *, wander: bool, surprise: bool) -> Posterior:
+    """`JobCalibration.stretch` without one of its two additions."""
+    full, bare = STRETCH(self, rows), self._paces(rows)
+    bare = replace(bare, mean=bare.mean - self.windows[-1].pace(self.overhead))
+    return replace(
+        full, mean=full.mean if surprise else bare.mean, variance=full.variance if wander else bare.variance
+    )
+
+
+def break_always(self: JobCalibration, measurement: Measurement, expected_s: float) -> int:
+    """A break in the warm-up counts, whatever was expected."""
+    return self.noise.broken(measurement.step_s) if self.windows else 0
+
+
+def regime_of(
+    self: JobCalibration, window: JobWindow, *, changed: bool, larger: bool = True, surprised: bool = True
+) -> float:
+    """`JobCalibration._regime_of` without one of two rules."""
+    if not self.windows:
+        return 0.0
+    likely = self.regime if self._doubt is None else self._doubt[1]
+    known = sorted({float(w.row[0]) for w in self.windows}, key=lambda regime: (regime != likely, -regime))
+    for regime in known:
+        if not self._alike(window, [w for w in self.windows if w.row[0] == regime]):
+            continue
+        if surprised and self._first.get((regime, window.config), window).surprise:
+            return regime
+        beyond, surprises = self._beyond(window, regime, self.windows, rest=regime != likely)
+        if not surprises:
+            return regime
+        more = window.config != self.windows[-1].config and window.row[3] >= self.windows[-1].row[3]
+        if larger and regime == self.regime and beyond > 0 and more and not changed:
+            return regime
+    self._regimes += 1
+    return float(self._regimes - 1)
+
+
+def current_or_new(self: JobCalibration, window: JobWindow, *, changed: bool) -> float:
+    """No regime comes back."""
+    every = self.windows
+    self.windows = [each for each in every if each.row[0] == self.regime]
+    try:
+        return REGIME_OF(self, window, changed=changed)
+    finally:
+        self.windows = every
+
+
+def of_workers(self: JobCalibration, window: JobWindow, *, changed: bool) -> float:
+    """A regime ends with other workers or a torn window, and with nothing else."""
     if not self.windows:
         return 0.0
     others = [other for other in self.windows if other.row[0] == self.regime]
-    if not self._workers_alike(window, others):
-        self._regimes += 1
+    if self._workers_alike(window, others) and not changed:
+        return self.regime
+    self._regimes += 1
     return float(self._regimes - 1)
+
+
+def alike(self: JobCalibration, window: JobWindow, others: list[JobWindow]) -> bool:
+    """`JobCalibration._alike` where links never fade on."""
+    if not self._workers_alike(window, others):
+        return False
+    first = self._first.get((float(others[-1].row[0]), window.config))
+    return first is None or abs(first.pace(self.overhead) - window.pace(self.overhead)) <= calibration.SAME_LINK
 
 
 def remember_latest(self: JobCalibration, window: JobWindow) -> None:
     """The latest windows, whatever they are like."""
     self.windows = [*self.windows[-calibration.KEEP + 1 :], window]
+    regimes = {float(other.row[0]) for other in self.windows}
+    self._first = {key: first for key, first in self._first.items() if key[0] in regimes}
+
+
+class Undoubted:
+    """An attribute that is None, whatever it is set to."""
+
+    def __get__(self, owner: Any, kind: type) -> None:
+        return None
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        pass
 
 
 class NoMisses(trigger.Misses):
@@ -137,14 +212,11 @@ class Always(trigger.Backoff):
         return True
 
 
-def alone(belief: choosing.Belief, *, windows: float) -> Floats:
-    """Each candidate's own expected improvement."""
-    return choosing.worth(belief.mean, belief.deviation, windows=windows)
-
-
-def by_worth(candidates: Sequence[Config], running: Config, value: Floats, bar: float, *, mean: Floats) -> Config:
-    """The candidate of most worth, whatever its expected step time."""
-    return choosing.choice(candidates, running, value, bar)
+def error_of(self: noise.Noise, some_s: Sequence[float], *, otherwise: float) -> float:
+    """Standard error of some steps by themselves."""
+    if len(some_s) < 2:
+        return otherwise
+    return float(np.std(some_s, ddof=1) / max(np.mean(some_s), 1e-12) / np.sqrt(len(some_s)))
 
 
 #: What each rule is called, the lines of code that it takes, and how to do without it.
@@ -152,38 +224,59 @@ RULES: dict[str, tuple[int, Patch]] = {
     "sends tell whether links crowd": (68, NO_SENDS),
     "links are expected to crowd": (85, several(links((REST, FADE), BLOCKS, crowd=False), NO_SENDS)),
     "links that fade, fade on": (7, links((REST, (0.1, 0.0)), BLOCKS)),
-    "links may wander": (9, links((REST,), BLOCKS)),
+    "links may wander": (25, links((REST,), BLOCKS)),
     "evidence weighs how far blocks matter": (1, links((REST, FADE), (0.15,))),
+    "only links that rest come back": (9, put(JobCalibration, "_likely", lambda self, *, rest=False: LIKELY(self))),
     "evidence weighs what links are like": (3, put(JobCalibration, "_fit", links_alike)),
     "evidence weighs what a block costs": (14, put(JobCalibration, "_fit", nominal_cost)),
-    "a new regime where nothing fits": (15, put(JobCalibration, "_regime_of", of_workers)),
+    "torn windows are taken apart": (75, put(calibration, "ENOUGH", 2.0)),
+    "torn windows are seen at all": (175, put(noise.Noise, "broken", lambda self, step_s: 0)),
+    "the step of both states is left out": (5, put(calibration, "rest_of", lambda step_s, at: step_s[at:])),
+    "steps explain torn windows": (40, put(calibration, "explained", lambda window, *_: window)),
+    "a warm-up that differs is explained": (9, put(calibration, "apart", lambda step_s, mean_s: 0.0)),
+    "a torn warm-up after a switch": (5, put(JobCalibration, "_break", break_always)),
+    "a trial that fits nothing is undone": (25, put(JobCalibration, "_doubt", Undoubted())),
+    "a trial is blamed": (9, put(JobCalibration, "_blame", lambda self, window, regime: None)),
+    "a surprise joins the regime after it": (12, put(JobCalibration, "_joined", lambda self, last, window: False)),
+    "surprises say less": (24, put(JobCalibration, "_weigh", lambda self, window: None)),
+    "it surprises as it did before": (2, put(JobCalibration, "_regime_of", lambda *a, **k: regime_of(*a, surprised=False, **k))),
+    "a surprise stands for its own config": (5, put(JobCalibration, "stretch", partialmethod(stretch, wander=True, surprise=False))),
+    "slower with more in flight is the config": (4, put(JobCalibration, "_regime_of", lambda *a, **k: regime_of(*a, larger=False, **k))),
+    "a fading regime goes on": (3, put(JobCalibration, "_alike", alike)),
+    "links under the same config are compared": (11, put(JobCalibration, "_alike", JobCalibration._workers_alike)),
+    "regimes come back": (12, put(JobCalibration, "_regime_of", current_or_new)),
+    "a new regime where nothing fits": (30, put(JobCalibration, "_regime_of", of_workers)),
     "a long rest drives nothing out": (4, put(JobCalibration, "_remember", remember_latest)),
     "compute is the mean of four windows": (5, put(JobCalibration, "now", lambda self: self.of(self.windows[-1]))),
+    "links wander until the next window": (3, put(JobCalibration, "stretch", partialmethod(stretch, wander=False, surprise=True))),
     "what is usual is mixed into noise": (
-        30,
+        45,
         several(
             put(noise.Noise, "error", lambda self, measurement: measurement.error),
-            put(noise.Noise, "torn", lambda self, measurement: broken(measurement.step_s) > measurement.warmup),
+            put(noise.Noise, "error_of", error_of),
+            put(noise.Noise, "broken", lambda self, step_s: broken(step_s)),
         ),
     ),
+    "evidence narrows the doubt": (15, put(Process, "scale", lambda self, rows, values, spread: 1.0)),
     "misses widen the doubt": (8, put(tuner, "Misses", NoMisses)),
     "doubt is bounded by compute": (6, put(expectations, "_compute_s", lambda state: 1e-9)),
     "more in flight: expect the worse": (19, put(expectations, "beyond", lambda flight, seen: np.zeros(len(flight)))),
+    "early: all of the worse, and no hope": (4, put(Expectations, "believed", lambda self, *, error, early: BELIEVED(self, error=error, early=False))),
+    "early: a trial must pay off at once": (3, put(tuner, "ahead", lambda lasted, *, least=2.0: choosing.ahead(lasted))),
+    "early: one that ran": (6, put(tuner, "choice", lambda *a, ran, **k: choosing.choice(*a, **k))),
+    "early, all": (20, put(Twin, "_early", False)),
     "two octaves at most": (1, put(expectations, "OCTAVES", 99.0)),
-    "of about as much, the fastest": (6, put(tuner, "choice", by_worth)),
-    "knowledge gradient": (35, put(tuner, "worth_together", alone)),
-    "longer horizon with time": (4, put(tuner, "ahead", lambda lasted: choosing.AHEAD)),
+    "of about as much, the fastest": (8, put(tuner, "choice", lambda *a, ran, mean: choosing.choice(*a))),
+    "knowledge gradient": (35, put(tuner, "worth_together", lambda belief, *, windows: choosing.worth(belief.mean, belief.deviation, windows=windows))),
+    "longer horizon with time": (4, put(tuner, "ahead", lambda lasted, *, least=2.0: least)),
     "rarer decisions": (40, put(tuner, "Backoff", Always)),
     "five decisions without a pause": (2, put(tuner, "Backoff", partial(trigger.Backoff, first=0))),
-    "torn windows are seen at all": (45, put(noise.Noise, "torn", lambda self, measurement: False)),
-    "steps explain torn windows": (40, put(calibration, "explained", lambda window, *_: window)),
-    "a warm-up that differs is explained": (9, put(calibration, "apart", lambda step_s, mean_s: 0.0)),
-    "two-stage pruning": (10, put(expectations, "_is_coarse", lambda config: True)),
     "half windows": (6, put(Twin, "brief", property(lambda self: False, lambda self, value: None))),
-}
+    "two-stage pruning": (10, put(expectations, "_is_coarse", lambda config: True)),
+}  # fmt: skip
 
-#: Lines of the rules that were deleted after this, which the file of numbers still has.
-GONE = {
+# Rules that were left out together for a while, with their lines; they are back (see the page)
+UNDONE: dict[str, int] = {
     "only links that rest come back": 9,
     "torn windows are taken apart": 75,
     "the step of both states is left out": 5,
@@ -197,7 +290,6 @@ GONE = {
     "links under the same config are compared": 11,
     "regimes come back": 12,
     "links wander until the next window": 3,
-    "evidence narrows the doubt": 15,
     "early: all of the worse, and no hope": 4,
     "early: a trial must pay off at once": 3,
     "early: one that ran": 6,
@@ -278,17 +370,17 @@ def replayed(cell: int, number: int) -> Place:
     seed = GRIDS + number
     recorded, judge_by = recordings[seed % len(recordings)], recordings[(seed + 1) % len(recordings)]
     job = place.cell.job(servers=place.engine == "ps", wire_dtype=None)
-    costs = Calibration.load(judge.CALIBRATION).of(job)
+    costs = EngineCalibration.load(judge.CALIBRATION).of(job)
     space = space_of(recorded, Config(4_000_000, 16_000_000, knobs={"fusion": 1.0}))
-    enter = partial(Replay, job, recorded, costs=costs, seed=seed)
+    enter = partial(GridReplay, job, recorded, costs=costs, seed=seed)
     name = f"{judge._cell_name(place)} {seed}"
     return Place("replayed", name, job, enter, lambda config: judge_by[nearest(config, judge_by)].step_s, space)
 
 
-def places(rounds: int) -> Iterator[Callable[[], Place]]:
-    """Worlds in rounds, so that a run that is stopped has some of every kind."""
+def places() -> Iterator[Callable[[], Place]]:
+    """Worlds in rounds of about 23, so that a run that is stopped has some of every kind."""
     files = [path for path in sorted(judge.SCENARIOS.glob("*.toml")) if "autobyte compare" in path.read_text()]
-    for number in range(rounds):
+    for number in count():
         yield from (partial(changing, path, number // 2) for path in files[number % 2 :: 2])
         yield from (partial(static, 8 * number + each) for each in range(8))
         yield from (partial(static, 4 * number + each, disturbed=True) for each in range(4))
@@ -302,7 +394,7 @@ def held(place: Place, name: str) -> dict[str, Any]:
     decisions = tune(made, place.enter(), place.space, budget=BUDGET)
     took_s = round(time.process_time() - began, 3)
     windows = [decision.measurement for decision in decisions]
-    row = {"run_s": sum(sum(window.step_s) for window in windows), "early_s": "", "last_s": ""}
+    row = {"run_s": sum(sum(window.step_s) for window in windows), "early_s": math.nan, "last_s": math.nan}
     if place.true_s is not None:
         row |= {"early_s": place.true_s(decisions[EARLY - 1].config), "last_s": place.true_s(decisions[-1].config)}
     if place.true_s is not None and place.kind == "replayed":
@@ -310,10 +402,16 @@ def held(place: Place, name: str) -> dict[str, Any]:
     return row | {"failed": any(decision.failure for decision in decisions), "took_s": took_s}
 
 
-def run(path: Path, rounds: int) -> None:
+def read(path: Path) -> pd.DataFrame:
+    """Rows of a file; none where there is no file."""
+    rows = judge_tables.read(path).reindex(columns=["kind", "world", "tuner", "rule", "run_s", "early_s", "last_s"])
+    return rows.fillna({"rule": ""}).astype({"world": str})
+
+
+def run(path: Path, worlds: int) -> None:
     """Do what the file does not hold yet."""
-    there = {(row["kind"], row["world"], row["tuner"], row["rule"]) for row in judge_tables.read(path)}
-    for enter in places(rounds):
+    there = set(read(path)[["kind", "world", "tuner", "rule"]].itertuples(index=False, name=None))
+    for enter in islice(places(), worlds):
         place, rows = enter(), []
         for name in TUNERS:
             for rule, (_, patch) in {"": (0, several()), **RULES}.items():
@@ -328,11 +426,12 @@ def run(path: Path, rounds: int) -> None:
             print(place.kind, place.name, flush=True)
 
 
-def changes(rows: judge_tables.Rows, rule: str, name: str, figure: str) -> list[float]:
+def changes(rows: pd.DataFrame, rule: str, name: str, figure: str) -> list[float]:
     """By how much a figure is larger without a rule (%), world by world."""
-    whole = {(row["kind"], row["world"]): row[figure] for row in rows if (row["rule"], row["tuner"]) == ("", name)}
-    without = [row for row in rows if (row["rule"], row["tuner"]) == (rule, name) and row[figure]]
-    return [100 * float(np.log(float(row[figure]) / float(whole[row["kind"], row["world"]]))) for row in without]
+    runs = rows[rows["tuner"] == name].set_index(["kind", "world"])
+    whole, without = (runs.loc[runs["rule"] == which, figure] for which in ("", rule))
+    ratios = (without / whole.reindex(without.index)).dropna()
+    return (100 * np.log(ratios)).tolist()
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -342,20 +441,20 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return float(np.mean(values)), float(low), float(high)
 
 
-def table(rows: judge_tables.Rows) -> str:
+def table(rows: pd.DataFrame) -> str:
     """One row per rule: its lines, what a run and a step cost without it, and what became of it."""
     figures = ("run_s", "early_s", "last_s")
     head = ["rule", "lines", *(f"{name}, {figure}" for name in TUNERS for figure in ("run", "after 3", "at the end"))]
     made = [[*head, "worst run", "verdict"], ["---"] * (len(head) + 2)]
-    for rule in dict.fromkeys(row["rule"] for row in rows if row["rule"]):
+    for rule in filter(None, rows["rule"].unique()):
         cells = []
         for name in TUNERS:
             for figure in figures:
-                mean, low, high = interval(changes(rows, rule, name, figure))
-                cells.append(f"{mean:+.2f} ({low:+.2f} … {high:+.2f})")
+                found = changes(rows, rule, name, figure)
+                cells.append("{:+.2f} ({:+.2f} … {:+.2f})".format(*interval(found)) if found else "–")
         worst = max(max(changes(rows, rule, name, "run_s")) for name in TUNERS)
-        lines = GONE[rule] if rule in GONE else RULES[rule][0]
-        made.append([rule, str(lines), *cells, f"{worst:+.1f}", "deleted" if rule in GONE else "kept"])
+        lines = UNDONE[rule] if rule in UNDONE else RULES[rule][0]
+        made.append([rule, str(lines), *cells, f"{worst:+.1f}", "left out, then back" if rule in UNDONE else "kept"])
     return "\n".join("| " + " | ".join(row) + " |" for row in made)
 
 
@@ -363,13 +462,14 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--out", type=Path, default=DATA)
-    parser.add_argument("--rounds", type=int, default=3, help="of about 23 worlds each")
+    parser.add_argument("--file", type=Path, help="of rows, if it is another")
+    parser.add_argument("--worlds", type=int, default=69, help="how many")
     given = parser.parse_args()
     if given.what == "run":
-        run(given.out, given.rounds)
+        MADE.parent.mkdir(exist_ok=True)
+        run(given.file or MADE, given.worlds)
         return
-    judge_tables.fill(PAGE, {"ablation": table(judge_tables.read(given.out))})
+    judge_tables.fill(PAGE, {"ablation": table(read(given.file or DATA))})
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ class Learned:
         )
         self._ratios: WeakKeyDictionary[JobWindow, tuple[float, float]] = WeakKeyDictionary()  # under an overhead
 
-    def note(self, measurement: Measurement) -> None:
-        """Take in what a window says beyond links and layers.
+    def note(self, measurement: Measurement, *, torn: bool) -> None:
+        """Take in what a window says beyond links and layers; steps of a torn one vary for another cause.
 
         What travels in a step is taken from the first window, and does not change.
         """
@@ -70,8 +70,9 @@ class Learned:
         speed = float(stats.samples_per_s.mean()) * float(np.mean(measurement.step_s))
         if math.isfinite(speed):
             self._accumulation = max(1, round(speed / self._static.model.batch_size))
-        steps = np.array(measurement.step_s[measurement.warmup :])
-        self._variations.append(float(steps.std() / max(steps.mean(), 1e-12)))
+        if not torn:
+            steps = np.array(measurement.step_s[measurement.warmup :])
+            self._variations.append(float(steps.std() / max(steps.mean(), 1e-12)))
 
     def load(self, config: Config, *, workers: int, servers: int) -> Load:
         """What a step puts on the link of each host under a config."""

@@ -23,7 +23,7 @@ NETWORK = Settings(
     gain=0.0125,
     unlikely=0.02,
     scope=Scope.POSSIBLE,
-    alone=3,  # at first the network may be wrong anywhere
+    alone=True,  # at first the network may be wrong anywhere
 )
 
 
@@ -64,7 +64,8 @@ class Metanet(Tuner):
         if stats is not None and stats.servers > len(stats.forward_s):  # the network knows none of these
             measurement = replace(measurement, stats=None)
         if complete(measurement, self._model):
-            self._learned.note(measurement)  # what travels in a step must be known before
+            torn = bool(self._twin.calibration.noise.broken(measurement.step_s))
+            self._learned.note(measurement, torn=torn)  # what travels in a step must be known before
         self._twin.tell(measurement)
         self._wrong = abs(self._twin.miss) > ADAPT
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.trace import Measurement
 from autobyte.tuners.base import WINDOW
-from autobyte.tuners.twin.explained import StepS, explained
 from autobyte.tuners.twin.noise import Noise
 from autobyte.tuners.twin.process import Posterior, Process, Processes, misfit
+from autobyte.tuners.twin.torn import ENOUGH, StepS, end_of, explained, rest_of
 from autobyte.tuners.twin.windows import (
     BREAK,
     LEAST,
@@ -45,8 +46,12 @@ def _links(crowding: tuple[float, float]) -> list[Process]:
 LINKS = _links((0.4, 0.2))
 USUAL = Processes.of(LINKS)
 OPEN = Processes.of(_links((0.6, 0.6)))  # by how much they crowd is open where sends tell of it
+RESTING = np.array([process.drift <= RESTS for process in LINKS])
+SAME_LINK = 0.12  # of log(seconds per byte), under the same config
 SAME_COMPUTE = 0.2  # of log(compute time): jitter over ten iterations, but no straggler
+DOUBT = 0.15  # of log(seconds per byte), from what was foretold: links that fade do less in a window
 SURPRISE = 3.0  # standard deviations beyond which a link is not what it was
+JOINS = 0.5  # of log(seconds per byte), under two configs
 
 
 class JobCalibration:
@@ -55,7 +60,7 @@ class JobCalibration:
     A link's time is blocks × their cost + bytes × seconds per byte. One window cannot tell the two apart: the cost is
     nominal at first, and then weighed by how well it makes windows under different configs agree. What still differs
     between configs (large windows that overflow buffers, small blocks that waste headers) is a smooth function of
-    block and window size, learned over all regimes. What does not fit even so begins a new regime.
+    block and window size, learned over all regimes; what does not fit even so is a new regime, or an old one again.
 
     Args:
         load: of a config, for so many workers and servers.
@@ -71,8 +76,8 @@ class JobCalibration:
         unlikely: float = 0.0,
     ) -> None:
         self._load = load
-        self._step_s = step_s
         self._unlikely = unlikely
+        self._step_s = step_s
         self.windows: list[JobWindow] = []
         self.overhead = 1.0
         self._kinds = USUAL
@@ -81,27 +86,58 @@ class JobCalibration:
         self._steps = 0  # so far, of all windows
         self.number = 0  # windows so far, but for those that were left out
         self._left_out = False  # the window before
+        self._asked: tuple[Any, float, float] | None = None  # what `_beyond` was asked last, and what it said
         self._regimes = 1
+        self._first: dict[tuple[float, Config], JobWindow] = {}  # window of a regime under a config
+        self._doubt: tuple[JobWindow, float] | None = None  # the latest window, if doubtful, and the regime before it
 
-    def note(self, measurement: Measurement) -> bool:
-        """Take in a window that has statistics, and say whether something has changed but the config.
+    def note(self, measurement: Measurement, *, expected_s: float = math.nan) -> bool:
+        """Take in a window that has statistics; whether something has changed but the config.
 
-        A window in which the job changed shows the mean of two states, and is left out; the next one tells. Two in a
-        row are not.
+        A window in which the job changed shows the mean of two states. Of the first it is known what it looked like,
+        so what the second does is told from the rest; where too little of the window is left for that, the window is
+        left out. The step in which it changed belongs to both, and is left out where more than two are left. Steps of
+        the warm-up may still be those of the config before, unless they are as expected.
+
+        Args:
+            measurement: the window.
+            expected_s: of its steps, in the state that the window before showed (s).
         """
-        window, before = self._window(measurement), self.regime
-        self._left_out = bool(self.windows) and not self._left_out and self.noise.torn(measurement)
-        if self._left_out:
-            return True
-        off = apart(measurement.step_s[: measurement.warmup], measurement.mean_s)
-        if self.windows and off > BREAK:  # statistics have the warm-up, too
-            uncertain = off * measurement.warmup / len(measurement.step_s)
-            window = explained(window, uncertain, self.of(window), self._step_s)
-        window.row[0] = self._regime_of(window)
+        window = self._window(measurement)
+        at = self._break(measurement, expected_s)
+        if at:
+            part = 1 - at / len(measurement.step_s)
+            if part < ENOUGH:
+                self._left_out = True
+                return True
+            window = self._end_of(window, rest_of(measurement.step_s, at), part)
+        elif self.windows:
+            off = apart(measurement.step_s[: measurement.warmup], measurement.mean_s)
+            if off > BREAK:  # statistics have the warm-up, too
+                window = self._explained(window, off * measurement.warmup / len(measurement.step_s))
+        before, regimes, left_out = self.regime, self._regimes, self._left_out
+        window.row[0] = self._regime_of(window, changed=at > 0 or left_out)
+        self._left_out = False
+        if self._doubt is not None and window.row[0] == self._doubt[1]:
+            self._blame(*self._doubt)
+        others = [other for other in self.windows if other.row[0] == before]
+        new = self._regimes > regimes and not left_out and self._workers_alike(window, others)
+        new = new and not self._joined(others[-1], window)
         self.number += 1
+        self._weigh(window)
+        switched = bool(self.windows) and window.config != self.windows[-1].config
+        strange = switched and (new or window.surprise != 0)
+        strange = strange and abs(self._beyond(window, before, self.windows)[0]) > DOUBT
+        self._doubt = (window, before) if strange else None
+        self._first.setdefault((float(window.row[0]), window.config), window)
         self._remember(window)
         self._fit()
-        return self.regime != before
+        return bool(self.windows[-1].row[0] != before)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the latest window fits nothing and came with a switch: links, or its config; one more will tell."""
+        return self._doubt is not None
 
     @property
     def regime(self) -> float:
@@ -143,21 +179,33 @@ class JobCalibration:
         return np.array([[*head, *place(config, load)] for config, load in zip(configs, loads, strict=True)])
 
     def stretch(self, rows: Floats) -> Posterior:
-        """Return the logarithm of how much longer bytes take than in the latest window."""
+        """Logarithm of how much longer bytes take than in the latest window.
+
+        Until the next, links may wander a little; by how much is no reason to stay with a config, nor to leave it.
+        What surprised says little of other configs, but of its own all that is known.
+        """
         paces = self._paces(rows)
-        return replace(paces, mean=paces.mean - self.windows[-1].pace(self.overhead))
+        mean = paces.mean - self.windows[-1].pace(self.overhead)
+        for place_of, surprise in {tuple(window.row[2:]): window.surprise for window in self.windows}.items():
+            if surprise > 0:
+                mean[(rows[:, 2:] == place_of).all(axis=1)] += surprise
+        return replace(paces, mean=mean, variance=paces.variance + (1 - math.exp(-1 / 2)) * RESTS**2)
 
-    def _likely(self) -> tuple[Processes, Floats]:
-        """What links may be like, and how likely that is."""
+    def _likely(self, *, rest: bool = False) -> tuple[Processes, Floats]:
+        """What links may be like, and how likely that is; those that rest alone, if so wanted."""
+        likely = self._links
+        if rest:
+            likely = RESTING * (likely + 1e-12)
+            likely /= likely.sum()
         if not self._unlikely:
-            return self._kinds, self._links
-        some = np.flatnonzero(self._links >= min(self._unlikely, self._links.max()))
-        return self._kinds.some(some), self._links[some] / self._links[some].sum()
+            return self._kinds, likely
+        some = np.flatnonzero(likely >= min(self._unlikely, likely.max()))
+        return self._kinds.some(some), likely[some] / likely[some].sum()
 
-    def _paces(self, rows: Floats) -> Posterior:
-        """Logarithm of seconds per byte at rows."""
-        links, likely = self._likely()
-        known, values, noise = evidence(self.windows, self.overhead)
+    def _paces(self, rows: Floats, windows: Sequence[JobWindow] = (), *, rest: bool = False) -> Posterior:
+        """Logarithm of seconds per byte at rows, told from windows, by default all."""
+        links, likely = self._likely(rest=rest)
+        known, values, noise = evidence(windows or self.windows, self.overhead)
         paces = links.posterior(known, values - values[-1], noise, at=rows, likely=likely)
         return replace(paces, mean=paces.mean + values[-1])
 
@@ -192,20 +240,112 @@ class JobCalibration:
             self._kinds = OPEN if window.light else USUAL
         return window
 
-    def _regime_of(self, window: JobWindow) -> float:
-        """The current regime if that explains a window, or else a new one."""
+    def _break(self, measurement: Measurement, expected_s: float) -> int:
+        """The step of a window from which the job is another; 0 where it is not."""
+        at = self.noise.broken(measurement.step_s)
+        switched = not self.windows or measurement.config != self.windows[-1].config
+        if at and switched and at <= measurement.warmup:
+            return at if self.windows and abs(min(measurement.step_s[:at]) / expected_s - 1) < BREAK / 2 else 0
+        return at if self.windows else 0
+
+    def _end_of(self, window: JobWindow, rest: Sequence[float], part: float) -> JobWindow:
+        """A window as it would be if all of it had been like its last part."""
+        before, error = self.windows[-1], self.noise.error_of(rest, otherwise=window.error)
+        beyond = self._paces(window.row[None] + [before.row[0], 0, 0, 0]).mean[0] - before.pace(self.overhead)
+        old, stretch = self.of(before), math.exp(float(beyond))
+        return self._explained(*end_of(window, rest, part, error, before=before, old=old, stretch=stretch))
+
+    def _explained(self, window: JobWindow, uncertain: float) -> JobWindow:
+        """With rates that its steps make likely, too."""
+        return explained(window, uncertain, self.of(window), self._step_s)
+
+    def _regime_of(self, window: JobWindow, *, changed: bool) -> float:
+        """The regime that explains a window, the current one first; a new one where none does.
+
+        Args:
+            window: the latest.
+            changed: in the middle of it or of the one before, and so not by its config.
+        """
         if not self.windows:
             return 0.0
-        others = [other for other in self.windows if other.row[0] == self.regime]
-        if not self._workers_alike(window, others) or self._surprises(window):
-            self._regimes += 1
+        current = self.regime
+        likely = current if self._doubt is None else self._doubt[1]
+        known = sorted(
+            {float(other.row[0]) for other in self.windows}, key=lambda regime: (regime != likely, -regime)
+        )
+        for regime in known:
+            others = [other for other in self.windows if other.row[0] == regime]
+            if not self._alike(window, others):
+                continue
+            if self._first.get((regime, window.config), window).surprise:
+                return regime  # it surprises as it did before
+            beyond, surprises = self._beyond(window, regime, self.windows, rest=regime != likely)
+            if not surprises:
+                return regime
+            larger = window.config != self.windows[-1].config and window.row[3] >= self.windows[-1].row[3]
+            if regime == current and beyond > 0 and larger and not changed:
+                return regime  # slower with more bytes in flight: that may well be the config
+        self._regimes += 1
         return float(self._regimes - 1)
 
-    def _surprises(self, window: JobWindow) -> bool:
-        """Whether a window's pace is not what the windows before say of it in their regime."""
-        paces = self._paces(np.array([[self.regime, *window.row[1:]]]))
-        beyond = float(window.pace(self.overhead) - paces.mean[0])
-        return abs(beyond) >= SURPRISE * (math.sqrt(float(paces.variance[0])) + 0.03)
+    def _blame(self, window: JobWindow, regime: float) -> None:
+        """Put a window down to its config: links are what they were before it."""
+        self._first.pop((float(window.row[0]), window.config), None)
+        window.row[0] = regime
+        self._weigh(window)
+        self._first[regime, window.config] = window
+
+    def _joined(self, last: JobWindow, window: JobWindow) -> bool:
+        """Whether the window before, which surprised, was the first of this regime, and not slow by its config."""
+        alike = abs(last.pace(self.overhead) - window.pace(self.overhead)) <= JOINS
+        if not last.surprise or last is not self.windows[-1] or not alike:
+            return False
+        self._first.pop((float(last.row[0]), last.config), None)
+        last.row[0], last.surprise = window.row[0], 0.0
+        self._first[float(last.row[0]), last.config] = last
+        return True
+
+    def _weigh(self, window: JobWindow) -> None:
+        """The farther a window is from what those before it say, the less it says; but not where another agrees."""
+        others = [other for other in self.windows if other is not window]
+        within = [other for other in others if other.row[0] == window.row[0]]
+        if not within:
+            return
+        pace = window.pace(self.overhead)
+        came_back = window.config != others[-1].config  # else both may be slow by what else happened then
+        agree = [other for other in within if came_back and other.config == window.config]
+        agree = [other for other in agree if abs(other.pace(self.overhead) - pace) <= SAME_LINK]
+        for other in agree:
+            other.surprise = 0.0
+        beyond, surprises = self._beyond(window, float(window.row[0]), others)
+        if surprises and not agree:
+            window.surprise = beyond
+
+    def _beyond(
+        self, window: JobWindow, regime: float, others: Sequence[JobWindow], *, rest: bool = False
+    ) -> tuple[float, bool]:
+        """By how much a window's pace is not what others say of it in a regime; whether that is a surprise.
+
+        Links that wander are not expected back where they were: `rest` is what those that do not wander would do.
+        """
+        key = window, regime, rest, self.overhead, tuple((other, other.row[0], other.surprise) for other in others)
+        if self._asked is None or self._asked[0] != key:  # windows are asked for it twice
+            row = np.array([[regime, *window.row[1:]]])
+            paces = self._paces(row, others, rest=rest)
+            self._asked = key, float(window.pace(self.overhead) - paces.mean[0]), float(paces.variance[0])
+        _, beyond, variance_of = self._asked
+        return beyond, abs(beyond) >= SURPRISE * (math.sqrt(variance_of) + 0.03)
+
+    def _alike(self, window: JobWindow, others: list[JobWindow]) -> bool:
+        """Whether workers are the same as in other windows, and links too where the config was; or they fade on."""
+        if not self._workers_alike(window, others):
+            return False
+        regime = float(others[-1].row[0])
+        first = self._first.get((regime, window.config))  # not the latest: links may fade slowly
+        if first is None or abs(first.pace(self.overhead) - window.pace(self.overhead)) <= SAME_LINK:
+            return True
+        fades = regime == self.regime and float(self._links @ RESTING) < 0.5
+        return fades and abs(self._beyond(window, regime, self.windows)[0]) <= SAME_LINK
 
     @staticmethod
     def _workers_alike(window: JobWindow, others: list[JobWindow]) -> bool:
@@ -220,3 +360,5 @@ class JobCalibration:
         like = [w for w in self.windows if w.config == window.config and w.row[0] == window.row[0]]
         drop = like[: max(0, len(like) - ALIKE + 1)]
         self.windows = [*[other for other in self.windows if other not in drop][-KEEP + 1 :], window]
+        regimes = {float(other.row[0]) for other in self.windows}
+        self._first = {key: first for key, first in self._first.items() if key[0] in regimes}

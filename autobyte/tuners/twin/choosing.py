@@ -1,7 +1,7 @@
 """How a tuner that knows how sure it is of its predictions chooses: what a trial may find, against what it costs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import NormalDist
@@ -36,7 +36,7 @@ def every(space: Space) -> list[Config]:
 def beyond(flight: Floats, seen: float) -> Floats:
     """How far windows are in what nobody has seen, from 0, nearly seen, to 1, an octave and more; shape [configs].
 
-    Networks may collapse under large windows, and a small one does not show it. What is usual counts as seen.
+    Networks may collapse under large windows, and nothing in a small one tells. What is usual counts as seen.
 
     Args:
         flight: log2 of the bytes in flight.
@@ -46,9 +46,9 @@ def beyond(flight: Floats, seen: float) -> Floats:
     return far
 
 
-def ahead(lasted: int) -> float:
+def ahead(lasted: int, *, least: float = AHEAD) -> float:
     """For how many windows a trial is expected to pay off, where what it can tell has held for so many."""
-    return max(AHEAD, min(lasted, MOST) / LASTS)
+    return max(least, min(lasted, MOST) / LASTS)
 
 
 def blindly(lasted: int) -> float:
@@ -62,7 +62,7 @@ def worth(mean: Floats, deviation: Floats, *, windows: float) -> Floats:
     Each is looked at alone, and a window is taken at its word: the expected improvement on the best.
 
     Args:
-        mean: of the logarithm of its step time; infinite where it cannot win.
+        mean: of the logarithm of its step time; infinite for who cannot win.
         deviation: how sure that is.
         windows: for which a trial is expected to pay off.
     """
@@ -77,7 +77,7 @@ class Belief:
     """What a tuner thinks of its candidates.
 
     Args:
-        mean: of the logarithm of the step time, shape [configs]; infinite where it cannot win.
+        mean: of the logarithm of the step time, shape [configs]; infinite for who cannot win.
         deviation: of each, shape [configs].
         together: covariance between some of them, given by their indices.
         noise: deviation of the logarithm of a window's step time.
@@ -120,6 +120,7 @@ def choice(
     bar: float,
     *,
     mean: Floats | None = None,
+    ran: Collection[Config] = (),
 ) -> Config:
     """The candidate of most worth, where that is worth a change.
 
@@ -129,11 +130,14 @@ def choice(
         value: as `worth` says it, shape [candidates].
         bar: gain that a change must promise, as a part of the step time.
         mean: of all that are worth about as much, the one of the least mean is taken; None looks at worth alone.
+        ran: if any of those is among these, no other.
     """
     most = best = int(value.argmax())
     if mean is not None:
         alike = np.flatnonzero(value >= value[most] - ALIKE)
-        best = int(alike[mean[alike].argmin()])
+        familiar = [index for index in alike.tolist() if candidates[index] in ran]
+        some = np.array(familiar) if familiar else alike
+        best = int(some[mean[some].argmin()])
     try:
         gain = float(value[most] - value[candidates.index(running)])
     except ValueError:

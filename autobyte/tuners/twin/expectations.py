@@ -42,11 +42,12 @@ class Expectations:
         self._places: dict[tuple[int, int], Floats] = {}  # rows of all candidates
         self._costs: dict[tuple[int, int], Floats] = {}  # of all candidates' blocks
 
-    def believed(self, *, error: float) -> Belief:
+    def believed(self, *, error: float, early: bool) -> Belief:
         """Return what is believed of all candidates, as windows with statistics have it.
 
         Args:
             error: relative, of predictions that were compared with what came.
+            early: hardly anything ran yet.
         """
         assert self._predictor is not None
         calibration, lacks = self.calibration, self._settings.lacks
@@ -63,7 +64,8 @@ class Expectations:
         missed = np.log(took_s / self._predictor.ran_s(calibration, state))
         noise = np.array([max(window.error, NOISE) for window in calibration.windows])
         matters = float(np.clip(hope.min() / lacks.local, HIDDEN, 1.0))
-        process = lacks.wider(max(matters, error / lacks.local))
+        scale = lacks.scale(ran, missed, noise)
+        process = lacks.wider(min(scale, 1.0) * max(matters, error / lacks.local))
         some = np.flatnonzero(likely)
         residual = process.posterior(ran, missed, noise, at=rows[some]).of(some, len(rows))
         deviation = np.sqrt(stretch.variance)
@@ -72,7 +74,9 @@ class Expectations:
         mean = np.where(likely, np.log(predicted_s) + residual.mean, np.inf)
         seen = max(row[3] for row in ran if row[0] == calibration.regime)
         far = beyond(rows[:, 3], seen)
-        mean += 0.5 * far * pace  # more in flight than ever: expect the worse
+        mean += far * pace * (1.0 if early else 0.5)  # more in flight than ever: expect the worse
+        if early:
+            exposed *= 1 - far  # and hope for nothing
         mean[rows[:, 3] > ran[:, 3].max() + OCTAVES] = np.inf
 
         def together(some: Ints) -> Floats:

@@ -60,7 +60,7 @@ class Settings:
         gain: the least that a change must promise, as a part of the step time.
         unlikely: kinds of links that are less likely than this are left out.
         scope: which candidates are predicted.
-        alone: windows in which each candidate is valued by its own expected improvement.
+        alone: in the first windows, each candidate is valued by its own expected improvement.
     """
 
     name: str = "the twin"
@@ -68,4 +68,4 @@ class Settings:
     gain: float = 0.0025
     unlikely: float = 0.0
     scope: Scope = Scope.PROMISING
-    alone: int = 0
+    alone: bool = False

@@ -13,6 +13,8 @@ from numba import njit
 from autobyte.job import Floats, Ints
 
 TREND = 12.0  # windows for which what fades, fades on as it did
+SCALES = np.linspace(math.log(0.2), math.log(5), 9)  # logarithms of how many times the doubt about configs may be
+SPREAD = 0.5  # of them, before anything was seen
 KNEE = 26.0  # log2 of the bytes in flight at which links that crowd begin to, about
 
 
@@ -58,6 +60,16 @@ class Process:
         """Of each part, shape [parts]."""
         parts = self.common, self.regime, self.drift, self.trend, self.block, self.flight, self.crowding[1]
         return np.array(parts) ** 2
+
+    def scale(self, rows: Floats, values: Floats, noise: Floats) -> float:
+        """What to multiply its doubt about configs by, 0.2 to 5, as values with independent noise have it."""
+        beyond = values - self.crowding[0] * _crowd(rows)
+        common, as_it_is = Processes.of([self.wider(0.0), self]).covariance(rows, rows)
+        covariance = common + np.diag(noise**2) + np.exp(2 * SCALES)[:, None, None] * (as_it_is - common)
+        miss = misfit(covariance, np.tile(beyond[:, None], (len(SCALES), 1, 1)))[:, 0]
+        likely = -0.5 * (miss + (SCALES / SPREAD) ** 2)
+        share = np.exp(likely - likely.max())
+        return math.exp(share @ SCALES / share.sum())
 
     def posterior(self, rows: Floats, values: Floats, noise: Floats, *, at: Floats) -> "Posterior":
         """What is believed of other rows, after values with noise were seen.

@@ -12,14 +12,22 @@ from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
 from autobyte.tuners.trigger import Backoff, Misses
 from autobyte.tuners.twin.calibration import JobCalibration
-from autobyte.tuners.twin.choosing import ahead, blindly, choice, measured_alone, worth, worth_together
+from autobyte.tuners.twin.choosing import (
+    AHEAD,
+    ahead,
+    blindly,
+    choice,
+    measured_alone,
+    worth,
+    worth_together,
+)
 from autobyte.tuners.twin.expectations import Expectations
 from autobyte.tuners.twin.predictor import Predictor, Settings
 from autobyte.tuners.twin.windows import complete
 
 log = logging.getLogger(__name__)
 
-SOON = 3  # windows in which it knows so little that half a window will do
+SOON = 3  # windows in which it knows too little for trials that would not pay off at once
 
 
 @final
@@ -61,10 +69,11 @@ class Twin(Tuner):
         self._misses = Misses()
         self._pace = Backoff()
         self._running: Config | None = None
+        self._left: Config | None = None  # in force before
         self._number = {config: index for index, config in enumerate(self._candidates)}
         self._expected_s = np.full(len(self._candidates), math.nan)
         self._news = True
-        self._windows = 0  # so far
+        self._windows = 0  # windows
         self.calibration: JobCalibration = self._expectations.calibration
         self.miss = 0.0
         self.brief = True
@@ -76,21 +85,22 @@ class Twin(Tuner):
         """
         self._windows += 1
         if measurement.config != self._running:
-            self._news = True
+            self._news, self._left = True, self._running
         self._running = measurement.config
         number, compared = self.calibration.number, self._misses.compared
         expected_s, changed = self._expects_s(measurement.config), False
         if self._predictor is not None and complete(measurement, self._model):
-            changed = self.calibration.note(measurement)
+            changed = self.calibration.note(measurement, expected_s=expected_s)
             self._news |= changed
         else:
             if self._predictor is not None and not self._unseen:
                 log.warning("%s has no statistics to calibrate on, and measures instead", self._settings.name)
             self._unseen.append((measurement.config, measurement.mean_s, self.calibration.noise.error(measurement)))
             del self._unseen[:-64]
-        if not changed and not self.calibration.noise.torn(measurement):  # else it predicted the job that was
+        if not changed and not self.calibration.noise.broken(measurement.step_s):  # it predicted the job that was
             self._misses.note(predicted_s=expected_s, observed_s=measurement.mean_s, noise=measurement.error)
         clear = self.calibration.number > number and self._misses.compared > compared
+        clear = clear and not self.calibration.windows[-1].surprise and not self.calibration.doubtful
         self.miss = self._misses.last if clear else 0.0
 
     def ask(self) -> Config | None:
@@ -100,9 +110,13 @@ class Twin(Tuner):
             return self._running
         self._news = False
         self.brief = True
+        if self.calibration.doubtful and self._left is not None:
+            self._expected_s[:] = math.nan  # of the job that was
+            return self._left
         mean, value = self._valued()
         self._expected_s = np.exp(mean)
-        chosen = choice(self._candidates, self._running, value, self._settings.gain, mean=mean)
+        ran = self.calibration.ran if self._early else ()  # no trial for what may be as good
+        chosen = choice(self._candidates, self._running, value, self._settings.gain, mean=mean, ran=ran)
         self.brief = self._windows < SOON or chosen not in self._known
         return chosen
 
@@ -116,13 +130,18 @@ class Twin(Tuner):
         """What ran in the job as it is."""
         return self.calibration.ran or {config for config, _, _ in self._unseen}
 
+    @property
+    def _early(self) -> bool:
+        return self._windows <= SOON
+
     def _valued(self) -> tuple[Floats, Floats]:
         """Logarithm of each candidate's step time, infinite where it cannot win; what it is worth to run it."""
         if not self.calibration.windows:
             mean, deviation = measured_alone(self._model, self._unseen, self._candidates)
             return mean, worth(mean, deviation, windows=blindly(len(self._unseen)))
-        belief = self._expectations.believed(error=self._misses.error)
-        windows = ahead(self.calibration.number)
-        if self._windows <= self._settings.alone:
+        belief = self._expectations.believed(error=self._misses.error, early=self._early)
+        if self._early and self._settings.alone:
+            windows = ahead(self.calibration.number)
             return belief.mean, worth(belief.mean, belief.deviation, windows=windows)
+        windows = ahead(self.calibration.number, least=1.0 if self._early else AHEAD)
         return belief.mean, worth_together(belief, windows=windows)

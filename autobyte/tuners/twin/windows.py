@@ -16,7 +16,6 @@ LIGHT_NOISE = 0.02  # of how much longer bytes take with little in flight
 TELLING, LEVER = 0.5, 2.0  # blocks in a step that start so, at least; how much more is in flight otherwise
 WAITS = 0.1  # by how much longer they take, if they wait for other workers
 LEAST = 1e-3  # the part of a link's time that bytes take, at least
-
 BREAK, SURE = 0.1, 5.0  # of log(step time) within a window, and in standard errors: the job changed meanwhile
 
 
@@ -102,12 +101,13 @@ class JobWindow:
     state: JobState  # rates as measured, blocks and all
     step_s: float
     error: float  # of the mean, relative
+    surprise: float = 0.0  # by how much the logarithm of its pace was not what the windows before said
     light: Light | None = None  # what it tells of a smaller window in flight
 
     @property
     def noise(self) -> float:
-        """Of the logarithm of its pace: that of its steps."""
-        return max(LINK_NOISE, self.error)
+        """Of the logarithm of its pace: that of its steps, or more if it surprises: then it says less of others."""
+        return max(LINK_NOISE, self.error, abs(self.surprise))
 
     @cached_property
     def compute_s(self) -> float:
@@ -209,16 +209,16 @@ def complete(measurement: Measurement, model: Model) -> bool:
     return bool(layers and sound and sends)
 
 
-def apart(step_s: Sequence[float], mean_s: float) -> float:
-    """By how much steps are not a mean, as a logarithm."""
-    return abs(math.log(max(float(np.mean(step_s)), 1e-12) / max(mean_s, 1e-12))) if step_s else 0.0
-
-
 @lru_cache
 def nominal_s(workers: int) -> float:
     """What a block costs by default on the link of each host, beyond its bytes (s)."""
     once, hop = Cluster(workers).overhead_s
     return once + 2 * (workers - 1) * hop if workers > 1 else 0.0
+
+
+def apart(step_s: Sequence[float], mean_s: float) -> float:
+    """By how much steps are not a mean, as a logarithm."""
+    return abs(math.log(max(float(np.mean(step_s)), 1e-12) / max(mean_s, 1e-12))) if step_s else 0.0
 
 
 def broken(step_s: Sequence[float], *, usual: float | None = None, counts: float = 0.0) -> int:

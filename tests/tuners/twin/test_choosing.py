@@ -67,6 +67,8 @@ def test_of_what_is_worth_about_as_much_the_one_that_is_expected_fastest() -> No
     assert choice(candidates, candidates[0], **at_all) == candidates[2]
     assert choice(candidates, candidates[0], mean=mean, **at_all) == candidates[1]
     assert choice(candidates, candidates[0], mean=mean, value=value, bar=0.05) == candidates[0]
+    assert choice(candidates, candidates[0], mean=mean, ran={candidates[2]}, **at_all) == candidates[2]
+    assert choice(candidates, candidates[0], mean=mean, ran={candidates[0]}, **at_all) == candidates[1]
 
 
 def test_however_many_there_are_the_best_is_among_those_compared() -> None:

@@ -1,7 +1,5 @@
 """The Gaussian processes over windows, beside the textbook's formulas in plain NumPy."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -100,15 +98,3 @@ def test_what_was_seen_leaves_a_covariance() -> None:
     assert left[3] == pytest.approx(np.zeros(4), abs=1e-9)
     assert left == pytest.approx(left.T)
     assert np.linalg.eigvalsh(left).min() >= -1e-9
-
-
-def test_that_links_crowd_is_expected_and_can_be_unlearned() -> None:
-    """Of log(seconds per byte), beside 16 MiB in flight: more is expected at 128 MiB, until that was tried."""
-    crowds = Process(regime=3.0, flight=0.02, crowding=(0.4, 0.2))
-    rows = np.array([[0.0, k, 20.0, math.log2(mib << 20)] for k, mib in enumerate((16, 128))])
-    told = crowds.posterior(rows[:1], np.zeros(1), np.full(1, 0.01), at=rows)
-    assert told.mean[0] == pytest.approx(0.0, abs=1e-3)
-    assert told.mean[1] == pytest.approx(0.4 * math.log((1 + 128 / 64) / (1 + 16 / 64)), abs=0.02)
-    assert told.variance[1] > 10 * told.variance[0]
-    tried = crowds.posterior(rows, np.zeros(2), np.full(2, 0.01), at=rows)
-    assert abs(tried.mean[1]) < 0.02

@@ -21,6 +21,8 @@ from autobyte.simulator.world import World
 from autobyte.trace import Measurement
 from autobyte.tuners.twin import Settings, Twin
 from autobyte.tuners.twin.predictor import Scope
+from autobyte.tuners.twin.process import Process, Processes
+from autobyte.tuners.twin.windows import JobState, broken
 from autobyte.tuning import WARMUP, WINDOW, tune
 
 SPACE = Space()
@@ -69,6 +71,18 @@ def regrets(
         best_s = survey(state, [c for c in SPACE.grid() if c.partition_bytes >= 1 << 18], effects=effects).best_s
         found.append(1 - best_s / step_s(state, decision.config, effects=effects.calm()))
     return found
+
+
+def test_that_links_crowd_is_expected_and_can_be_unlearned() -> None:
+    """Of log(seconds per byte), beside 16 MiB in flight: more is expected at 128 MiB, until that was tried."""
+    crowds = Process(regime=3.0, flight=0.02, crowding=(0.4, 0.2))
+    rows = np.array([[0.0, k, 20.0, math.log2(mib << 20)] for k, mib in enumerate((16, 128))])
+    told = crowds.posterior(rows[:1], np.zeros(1), np.full(1, 0.01), at=rows)
+    assert told.mean[0] == pytest.approx(0.0, abs=1e-3)
+    assert told.mean[1] == pytest.approx(0.4 * math.log((1 + 128 / 64) / (1 + 16 / 64)), abs=0.02)
+    assert told.variance[1] > 10 * told.variance[0]
+    tried = crowds.posterior(rows, np.zeros(2), np.full(2, 0.01), at=rows)
+    assert abs(tried.mean[1]) < 0.02
 
 
 @pytest.mark.parametrize("architecture", ["ps", "allreduce"])
@@ -166,7 +180,8 @@ def test_a_change_of_the_job_is_no_error_of_the_simulation() -> None:
     to, fro = (Change(at=at, every=40, up=gbit * GBIT, down=gbit * GBIT) for at, gbit in ((19, 3), (39, 10)))
     twin = Twin(space, model=job.model, predictor=Simulated(job))
     decisions = tune(twin, World(job, scenario=Scenario("to and fro", (to, fro))), space, budget=12)
-    assert min(decision.config.partition_bytes for decision in decisions[6:]) >= 32 << 20  # tried some, came back
+    assert twin._misses.error < 0.1
+    assert min(decision.config.partition_bytes for decision in decisions[6:]) >= 64 << 20  # tried some, came back
 
 
 def test_on_a_flat_noisy_landscape_it_rests() -> None:
@@ -214,7 +229,7 @@ def test_it_decides_again_and_again_but_ever_more_rarely() -> None:
     tuning_windows = [world.measure(SPACE.default, iterations=WINDOW, warmup=WARMUP) for _ in range(2)]
     for number in range(20):
         twin.tell(replace(tuning_windows[1], config=twin.ask() or SPACE.default, iteration=100 + number))
-    assert 0 < Counting.asked < early
+    assert 0 < Counting.asked < early / 2
 
 
 @pytest.mark.parametrize("how", ["missing", "nan", "other layers"])
@@ -250,6 +265,15 @@ def test_a_space_of_one_point_and_one_with_knobs() -> None:
     assert decisions[-1].config.knobs["fusion"] == 1.0  # many small tensors: fused blocks are far better
 
 
+def make_state(job: Job) -> JobState:
+    times = (
+        np.tile(job.model.forward_s, (job.cluster.workers, 1)),
+        np.tile(job.model.backward_s, (job.cluster.workers, 1)),
+    )
+    rates = np.array(job.cluster.up_bytes_per_s), np.array(job.cluster.down_bytes_per_s)
+    return JobState(*times, *rates, job.cluster.servers, 1.0)
+
+
 def test_links_that_fade_slowly_are_not_put_down_to_the_config() -> None:
     """From 25 to 8 Gbit/s in steps of a tenth: large blocks stay the best, though windows under them grow slower."""
     job = make_job("bert-base", gbit=25.0, architecture="allreduce")
@@ -257,6 +281,95 @@ def test_links_that_fade_slowly_are_not_put_down_to_the_config() -> None:
     found = regrets(job, scenario=Scenario("fading", fading), windows=15, effects=Effects(jitter=0.05))
     assert max(found) <= 0.08  # a trial now and then
     assert np.median(found) <= 0.01
+
+
+def test_links_that_fade_on_are_one_regime_and_no_reason_to_doubt_a_switch() -> None:
+    """A regime ended with every eighth of fade, and a switch that came with one was undone."""
+    job, one, other = make_job("gpt2", architecture="allreduce"), Config(16 << 20, 16 << 20), Config(8 << 20, 8 << 20)
+    twin = make_twin(job)
+    for number in range(16):
+        world = World(make_job("gpt2", architecture="allreduce", gbit=10 * 0.94**number))
+        twin.tell(world.measure(other if number > 11 else one, iterations=WINDOW, warmup=WARMUP))
+        assert not twin.calibration.doubtful
+    assert twin.calibration.regime == 0
+
+
+def test_a_trial_that_fits_nothing_is_undone_and_blamed_if_links_are_what_they_were() -> None:
+    """A large window that is five times slower than anything its model can explain."""
+    job = make_job("gpt2", architecture="allreduce")
+    twin, world = make_twin(job), World(job)
+    rest, trial = Config(8 << 20, 8 << 20), Config(4 << 20, 4 << 20)
+    for config in (rest, rest):
+        twin.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
+    slow = World(make_job("gpt2", architecture="allreduce", gbit=2.0))
+    twin.tell(slow.measure(trial, iterations=WINDOW, warmup=WARMUP))
+    assert twin.calibration.doubtful
+    assert twin.ask() == rest
+    twin.tell(world.measure(rest, iterations=WINDOW, warmup=WARMUP))
+    assert not twin.calibration.doubtful
+    assert len({window.row[0] for window in twin.calibration.windows}) == 1
+    assert twin.ask() != trial
+
+
+def test_a_larger_window_that_is_slower_is_asked_about_before_it_is_blamed() -> None:
+    """The config before tells: here links have changed for both."""
+    job = make_job("gpt2", architecture="allreduce")
+    twin, world = make_twin(job), World(job)
+    slow = World(make_job("gpt2", architecture="allreduce", gbit=2.0))
+    rest, trial = Config(8 << 20, 8 << 20), Config(16 << 20, 16 << 20)
+    for config in (rest, rest):
+        twin.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
+    twin.tell(slow.measure(trial, iterations=WINDOW, warmup=WARMUP))
+    assert twin.ask() == rest
+    twin.tell(slow.measure(rest, iterations=WINDOW, warmup=WARMUP))
+    assert not twin.calibration.doubtful
+    before, *others = (window.row[0] for window in twin.calibration.windows[1:])
+    assert others == [others[0]] * 2 != [before] * 2
+    assert twin._misses.error < 0.05  # what was expected of the job that was is no miss
+
+
+def test_the_end_of_a_torn_window_explains_its_steps() -> None:
+    """Links that recover: the mean of a window tells little of its fast end."""
+    job = make_job("resnet50", gbit=1.0, architecture="allreduce")
+    twin = make_twin(job)
+    scenario = Scenario("recovers", (Change(at=27, up=10 * GBIT, down=10 * GBIT),))
+    world, config = World(job, scenario=scenario, effects=Effects(jitter=0.05)), Config(4 << 20, 8 << 20)
+    *slow, torn = (world.measure(config, iterations=WINDOW, warmup=WARMUP) for _ in range(3))
+    assert broken(torn.step_s) == 6 and torn.stats is not None
+    for measurement in slow:
+        twin.tell(measurement)
+    off = {name: 0.96 * getattr(torn.stats, name) for name in ("up_bytes_per_s", "down_bytes_per_s")}
+    twin.tell(replace(torn, stats=replace(torn.stats, **off)))  # measured wrong by four per cent
+    whole = World(make_job("resnet50", gbit=10.0, architecture="allreduce")).measure(config, iterations=WINDOW)
+    assert whole.stats is not None
+    told = twin.calibration.windows[-1].state.up_bytes_per_s
+    np.testing.assert_allclose(told, whole.stats.up_bytes_per_s, rtol=0.1)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1.0, 10.0), (10.0, 1.0)])
+@pytest.mark.parametrize("at", [23, 26])
+def test_the_step_in_which_links_change_is_of_both_states(at: int, before: float, after: float) -> None:
+    """Counted as one of the second, it made links that recover look a tenth slower than they are."""
+    job = make_job("resnet50", gbit=before)
+    change = Change(at=at, up=after * GBIT, down=after * GBIT)
+    world, config, twin = World(job, scenario=Scenario("once", (change,))), Config(4 << 20, 4 << 20), make_twin(job)
+    for _ in range(3):
+        twin.tell(world.measure(config, iterations=WINDOW, warmup=WARMUP))
+    window = twin.calibration.windows[-1]
+    whole = World(make_job("resnet50", gbit=after)).measure(config, iterations=WINDOW)
+    assert whole.stats is not None
+    assert window.step_s == pytest.approx(whole.mean_s, rel=0.02)
+    np.testing.assert_allclose(window.state.up_bytes_per_s, whole.stats.up_bytes_per_s, rtol=0.03)
+
+
+@pytest.mark.parametrize(("spread", "least", "most"), [(0.0, 0.0, 0.6), (0.03, 0.6, 1.7), (0.12, 1.7, 5.0)])
+def test_doubt_about_configs_follows_the_evidence(spread: float, least: float, most: float) -> None:
+    process, random = Process(common=0.3, block=0.03, flight=0.03, octaves=3.0), np.random.default_rng(3)
+    rows = np.column_stack([np.zeros((24, 2)), random.uniform(18, 28, size=(24, 2))])
+    (smooth,) = Processes.of([Process(block=spread, flight=spread, octaves=3.0)]).covariance(rows, rows)
+    values = random.multivariate_normal(np.zeros(24), smooth + 1e-6 * np.eye(24))
+    assert least <= process.scale(rows, values, np.full(24, 0.004)) <= most
+    assert process.scale(rows[:1], values[:1], np.full(1, 0.004)) == pytest.approx(1.0, abs=0.05)
 
 
 def test_links_that_fade_do_not_make_blocks_free() -> None:
@@ -275,7 +388,7 @@ def test_links_that_never_rest_do_not_keep_it_from_trying() -> None:
     rates = (6.0, 14.0, 4.0, 20.0, 8.0, 3.0, 12.0)
     turns = tuple(Change(at=30 * k, up=rate * GBIT, down=rate * GBIT) for k, rate in enumerate(rates, 1))
     found = regrets(job, scenario=Scenario("turns", turns), windows=24, effects=effects, kind=Mute)
-    assert found[0] > 0.05
+    assert min(found[:3]) > 0.05
     assert np.median(found[6:]) <= 0.01
 
 
@@ -286,6 +399,6 @@ def test_a_window_in_which_the_links_change_misleads_it_for_one_window_at_most(a
         Change(at=at + 20 * k, up=rate * GBIT, down=rate * GBIT) for k, rate in enumerate((3.0, 10.0, 3.0, 10.0, 3.0))
     )
     found = regrets(job, scenario=Scenario("turns", turns), windows=12, effects=Effects(jitter=0.05))
-    assert max(found) <= 0.15
-    assert sorted(found)[-2] <= 0.05
+    assert max(found) <= 0.1  # it doubts what it had just tried, and goes back
+    assert sorted(found)[-2] <= 0.03
     assert np.median(found) <= 0.02
