@@ -73,12 +73,14 @@ def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
 def default_store() -> Store:
     """The store at which the ranks of the default group met.
 
-    `init_process_group` makes it of the environment, and does not hand it out.
+    `init_process_group` makes it of the environment, and does not hand it out. Under torchelastic the store outlives
+    a restart, so keys carry the number of the attempt: what ranks of an earlier one wrote is never read.
 
     Raises:
         ValueError: there is no default group.
     """
-    return _get_default_store()
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # set by the launcher, as RANK is
+    return PrefixStore(f"attempt{attempt}", _get_default_store())
 
 
 def own_gloo(

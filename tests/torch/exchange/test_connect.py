@@ -1,10 +1,15 @@
 """Who is let in, and where it is listened."""
 
+import os
+import signal
 import socket
 from datetime import timedelta
 
 import pytest
-from ranks import on_ranks
+import torch.distributed as dist
+from ranks import Ranks, on_ranks
+from stories import make_mlp, sgd, train
+from torch.testing._internal.distributed import fake_pg
 from tuned import adam, make_model
 
 import autobyte.torch as ab
@@ -55,3 +60,33 @@ def _keeps_timeout(rank: int) -> None:
     optimizer = ab.DistributedOptimizer(adam(model := make_model()), model, engine="ps", timeout=timedelta(seconds=7))
     assert store.timeout == before
     optimizer.close()
+
+
+@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+def test_ranks_that_are_restarted_meet_in_a_store_that_outlives_them(engine: str) -> None:
+    """As under torchelastic, whose agent keeps the store; the default group is one that needs no keys of its own."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    said = []
+    for attempt in (0, 1):
+        environ = {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
+        said.append(Ranks(_attempt, 3, engine, store.port, attempt, environ=environ, init=False).outcomes())
+    first, second = said
+    assert first == ["lost a rank", None, "lost a rank"]
+    assert second == ["trained"] * 3
+
+
+def _attempt(rank: int, engine: str, port: int, attempt: int) -> str:
+    assert fake_pg  # registers the backend
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("fake", store=store, rank=rank, world_size=3)
+    model = make_mlp()
+    optimizer = ab.DistributedOptimizer(sgd(model), model, engine=engine, timeout=timedelta(seconds=20))
+    try:
+        for step in range(6):
+            if (attempt, rank, step) == (0, 1, 4):
+                os.kill(os.getpid(), signal.SIGKILL)
+            train(model, optimizer, rank, range(step, step + 1))
+        optimizer.flush()
+    except ab.CommunicationError:
+        return "lost a rank"
+    return "trained"
