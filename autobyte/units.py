@@ -78,7 +78,7 @@ def parse_credit(text: str | int, partition_bytes: int) -> int:
     if unit.lower() != "x":
         raise _unreadable(text, "credit", "4x or 16MB")
     if not 0 < ratio * partition_bytes < math.inf:
-        raise InputError(f"credit must be positive and finite, got '{text}'")
+        raise InputError(f"credit must be positive, got '{text}'")
     return max(1, round(ratio * partition_bytes))
 
 
