@@ -14,7 +14,7 @@ from autobyte.testbed.changes import follow
 from autobyte.testbed.flows import SWITCH, Flows, ring
 from autobyte.testbed.hosts import PAYLOAD
 from autobyte.testbed.load import OtherLoad
-from autobyte.testbed.validity import Link, measure_links, require_sound
+from autobyte.testbed.validity import LinkCheck, measure_links, require_sound
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 NOISE = 0.05
@@ -136,7 +136,7 @@ def test_what_a_testbed_cannot_follow_is_refused_before_it_runs(change: Change, 
     [(1.0, 0.0, True), (0.985, 0.029, True), (0.979, 0.0, False), (1.011, 0.0, False), (1.0, 0.04, False)],
 )
 def test_a_link_is_sound_within_two_percent(share: float, variation: float, sound: bool) -> None:
-    link = Link(2, "down", GBIT, share * PAYLOAD * GBIT, variation, 0.1)
+    link = LinkCheck(2, "down", GBIT, share * PAYLOAD * GBIT, variation, 0.1)
     assert link.share == pytest.approx(share)
     assert link.sound is sound
     if sound:
@@ -148,8 +148,8 @@ def test_a_link_is_sound_within_two_percent(share: float, variation: float, soun
 
 def test_slow_links_are_not_held_to_less_than_a_packet_train() -> None:
     slow = 10e6 / 8
-    assert Link(0, "up", slow, PAYLOAD * slow, 0.05, 0.5).sound
-    assert not Link(0, "up", slow, PAYLOAD * slow, 0.06, 0.5).sound
+    assert LinkCheck(0, "up", slow, PAYLOAD * slow, 0.05, 0.5).sound
+    assert not LinkCheck(0, "up", slow, PAYLOAD * slow, 0.06, 0.5).sound
 
 
 def test_the_load_of_others_is_told_from_ones_own() -> None:
