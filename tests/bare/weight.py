@@ -3,6 +3,7 @@
 import json
 import re
 from importlib.metadata import Distribution, distribution, distributions
+from pathlib import Path
 
 IGNORED = {"pip"}
 
@@ -38,7 +39,8 @@ def canonical(text: str) -> str:
 
 def mb(of: Distribution) -> float:
     """What its files take."""
-    return sum(file.locate().stat().st_size for file in of.files or () if file.locate().exists()) / 1e6  # type: ignore
+    paths = (Path(str(file.locate())) for file in of.files or ())
+    return sum(path.stat().st_size for path in paths if path.exists()) / 1e6
 
 
 if __name__ == "__main__":
