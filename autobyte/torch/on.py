@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.internals import is_compiled, see_hooks
+from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
@@ -86,10 +86,14 @@ class On:
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
-        compiled = any(is_compiled(module) for module in model.modules())  # hooks would make torch compile it again
-        if not compiled:
+        self._marks: list[RemovableHandle] = []  # hooks that time layers
+        self._hooked = not self._is_compiled()  # hooks would make torch compile it again
+        if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
-        self._watch = [] if compiled else [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
+        self._watch = []
+        if self._hooked:
+            self._watch = [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
+            self._handles.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
         for module in model.modules():  # before a module's state is read or written, updates must be taken
             self._handles += [
                 module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
@@ -108,7 +112,7 @@ class On:
         if closure is not None:
             exchange.announced()  # looked at and dropped: no switch between two evaluations
             return self._optimizer.step(self._averaged(closure))
-        crossing = self._updates.ready and can_cross_steps(self._optimizer)
+        crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
         if crossing and not (progress.averaged or exchange.at_once or self._verification.active):
             exchange.close()
             self._updates.plan()
@@ -152,6 +156,7 @@ class On:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients; those that travel are cleared after their update."""
+        self._unhook_compiled()
         clear = drop if set_to_none else zero
         if self.training.progress.open:  # the user gives up the step of this backward pass
             self._synchronize(given_up=True)
@@ -206,7 +211,7 @@ class On:
             self.flush()
         finally:
             self.last_report = self.report()
-            for handle in (*self._watch, *self._handles):
+            for handle in (*self._watch, *self._marks, *self._handles):
                 handle.remove()
             self._updates.remove()
             self.part()
@@ -224,11 +229,26 @@ class On:
         why = None
         if not can_cross_steps(self._optimizer):
             why = f"{type(self._optimizer).__name__} is not known to be element-wise, or has step hooks"
-        elif any(is_compiled(module) for module in self._model.modules()):
+        elif not self._hooked:
             why = "the model is compiled"
         if why:
             log.info("updates happen in step(), not layer by layer: %s", why)
         return why is None
+
+    def _is_compiled(self) -> bool:
+        return any(is_compiled(module) or has_compiled_forward(module) for module in self._model.modules())
+
+    def _unhook_compiled(self, *_: object) -> None:
+        """Take hooks away once the user has compiled a part: `fullgraph=True` refuses them."""
+        if not self._hooked or not self._is_compiled():
+            return
+        self._hooked = self._cross = False
+        self._updates.settle()
+        self._updates.remove()
+        for hook in (*self._watch, *self._marks):
+            hook.remove()
+        self._watch, self._marks = [], []
+        log.info("updates happen in step(), not layer by layer: the model was compiled after the optimizer was wrapped")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
         self._calls.setdefault(module)
@@ -269,9 +289,9 @@ class On:
         self._listeners.measure(times, places)
         if not self._cross:
             for index, layer in enumerate(layers):
-                self._handles.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
-        self._handles.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
-        self._handles.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
+                self._marks.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
+        self._marks.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
+        self._marks.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
 
     def accompany(self) -> None:
         """Take part in a step of the other ranks, as a rank whose inputs have ended."""

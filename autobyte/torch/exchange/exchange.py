@@ -252,7 +252,10 @@ class Exchange:
     def _begin(self, *, joined: bool = False) -> None:
         joining = joined or self._listener.begins()
         self.left()
+        before = self._session.plan
         self._session.begin(self.plan)
+        if self.plan is not before:
+            self._buffers.recut()
         self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
         self._missing = {}
         self._in_buffers.clear()
