@@ -83,17 +83,17 @@ class On:
         self._verification = Verification(self.training, verify_steps)
         self._updates = Updates(optimizer, self.training.exchange)
         listeners.start(self._updates, self._verification)
+        self._hooked = not self._is_compiled()  # hooks would make torch compile it again
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
-        self._marks: list[RemovableHandle] = []  # hooks that time layers
-        self._hooked = not self._is_compiled()  # hooks would make torch compile it again
+        self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
         if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
-        self._watch = []
+        self._watch: list[RemovableHandle] = []
         if self._hooked:
             self._watch = [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
-            self._handles.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
+            self._marks.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
         for module in model.modules():  # before a module's state is read or written, updates must be taken
             self._handles += [
                 module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
