@@ -161,7 +161,10 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def has_compiled_forward(module: nn.Module) -> bool:
-    """Whether `module.forward` was replaced by what `torch.compile` made of it: modules inside are traced with hooks."""
+    """Whether `module.forward` was replaced by what `torch.compile` made of it; there is no public mark.
+
+    Modules inside are then traced with their hooks.
+    """
     return hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
 
 

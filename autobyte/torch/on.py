@@ -248,7 +248,9 @@ class On:
         for hook in (*self._watch, *self._marks):
             hook.remove()
         self._watch, self._marks = [], []
-        log.info("updates happen in step(), not layer by layer: the model was compiled after the optimizer was wrapped")
+        log.info(
+            "updates happen in step(), not layer by layer: the model was compiled after the optimizer was wrapped"
+        )
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
         self._calls.setdefault(module)

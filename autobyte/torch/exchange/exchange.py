@@ -214,6 +214,8 @@ class Exchange:
             hook.remove()
         settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
+        self._tally = None  # it keeps the backend that counted, and that its threads and sockets
+        self._tallies.clear()
         return settled and not self.progress.open
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
