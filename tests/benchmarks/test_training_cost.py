@@ -237,14 +237,40 @@ def _cpu_s(model: nn.Module, optimizer: Any, steps: int = 9) -> float:
     return statistics.median(times[3:])
 
 
+class Dense(nn.Module):
+    """A layer of DenseNet, which adds 32 channels to what it is given."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, 128, 1, bias=False))
+        self.second = nn.Sequential(nn.BatchNorm2d(128), nn.ReLU(), nn.Conv2d(128, 32, 3, padding=1, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, self.second(self.first(x))], 1)
+
+
+def densenet121() -> nn.Sequential:
+    channels = 64
+    parts: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)]
+    for layers in (6, 12, 24, 16):
+        if channels > 64:
+            pooled = nn.Conv2d(channels, channels // 2, 1, bias=False)
+            parts += [nn.BatchNorm2d(channels), nn.ReLU(), pooled, nn.AvgPool2d(2)]
+            channels //= 2
+        for _ in range(layers):
+            parts.append(Dense(channels))
+            channels += 32
+    parts += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)]
+    return nn.Sequential(*parts)
+
+
 def test_guards_of_reads_cost_little() -> None:
     """Classes of DenseNet121's parameters are replaced and restored as often as in a step."""
     torch.set_num_threads(1)
     model = densenet121()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 7_978_856  # as published
     layers = [
-        PendingClasses(own, _never)
-        for module in model.modules()
-        if (own := list(module.parameters(recurse=False)))
+        PendingClasses(own, _never) for module in model.modules() if (own := list(module.parameters(recurse=False)))
     ]
     inputs = torch.randn(8, 3, 224, 224)
 
