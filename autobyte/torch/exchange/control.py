@@ -123,6 +123,7 @@ class Control:
                 f"{', '.join(map(str, missing))} did not take part: call it on every rank, or before wrapping"
             )
             self.rollcall.alarm(why)
+            self.rollcall.absent()  # the others hear it before this rank, and perhaps the store, is gone
             raise CommunicationError(why)
 
     def same(self, value: str) -> bool:
