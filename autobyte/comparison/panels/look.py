@@ -9,6 +9,7 @@ from functools import cache
 from html import escape
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib import font_manager, style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -75,7 +76,7 @@ def encoded(figure: Figure, kind: str, **how: Any) -> bytes:
 
 def svg(
     draw: Callable[[list[Axes]], None], *heights: float, top: float = 0.08, gap: float = 0.6, name: str, what: str
-) -> str:
+) -> Markup:
     """Draw panels as an SVG element for a page: its ink is the page's text colour, and it refers to nothing outside.
 
     Args:
@@ -93,7 +94,7 @@ def svg(
     text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text[text.index("<svg") :])  # inside HTML both are known
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{name}-", text)
     text = text.replace(INK, "currentColor").replace(MUTED, "var(--muted)")
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(what)}"', 1)
+    return Markup(text.replace("<svg", f'<svg role="img" aria-label="{escape(what)}"', 1))
 
 
 def look(index: int) -> dict[str, Any]:
