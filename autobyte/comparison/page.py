@@ -10,9 +10,9 @@ from markupsafe import Markup
 from autobyte.comparison import repeat
 from autobyte.comparison.outcome import read_outcome
 from autobyte.comparison.panels.cost import draw_cost
-from autobyte.comparison.panels.landscape import draw_landscape
+from autobyte.comparison.panels.landscape import draw_landscape, landscape_height
 from autobyte.comparison.panels.look import Outcome, svg
-from autobyte.comparison.panels.regret import draw_regret
+from autobyte.comparison.panels.regret import apart, draw_regret, regret_height
 from autobyte.comparison.panels.timeline import draw_timeline
 from autobyte.comparison.table import COLUMNS, references, table
 from autobyte.comparison.template import fill
@@ -58,6 +58,7 @@ def render(outcome: Outcome, *, run: dict[str, Any] | None = None, trials: Seque
         run: what `Contest.to_json` returned, if known.
         trials: those that were kept.
     """
+    shown = outcome | {"tuners": sorted(outcome["tuners"], key=lambda t: (-t["samples_per_s"], t["search_cost_s"]))}
     return fill(
         "comparison/page.html",
         {
@@ -66,8 +67,9 @@ def render(outcome: Outcome, *, run: dict[str, Any] | None = None, trials: Seque
             "summary": _summary(outcome),
             "references": references(outcome),
             "heads": [head for head, _, _ in COLUMNS.values()],
-            "rows": table(outcome),
-            "pictures": _pictures(outcome, trials),
+            "rows": table(shown),
+            "apart": apart(outcome),
+            "pictures": _pictures(shown, trials),
             "repeat": None if run is None else _repeat(outcome, run, trials),
             "count": count,
             "window": WINDOW,
@@ -87,10 +89,18 @@ def _summary(outcome: Outcome) -> list[str]:
 def _pictures(outcome: Outcome, trials: Sequence[StoredTrial]) -> dict[str, Markup | None]:
     return {
         "regret": svg(
-            lambda axes: draw_regret(axes[0], outcome), 1.7, top=0.25, name="regret", what="regret over iterations"
+            lambda axes: draw_regret(axes[0], outcome),
+            regret_height(outcome),
+            top=0.25,
+            name="regret",
+            what="regret over iterations",
         ),
         "landscape": svg(
-            lambda axes: draw_landscape(axes[0], outcome), 1.7, top=0.25, name="land", what="speed of every config"
+            lambda axes: draw_landscape(axes[0], outcome),
+            landscape_height(outcome),
+            top=0.25,
+            name="land",
+            what="speed of every config",
         ),
         "cost": svg(
             lambda axes: draw_cost(axes[0], outcome),

@@ -64,7 +64,8 @@ def test_search_cost_is_drawn_for_every_tuner_and_what_came_before(folder: Path)
         _, (axes,) = new_figure(0.6, top=0.1)
         draw_cost(axes, outcome)
     widths = [bar.get_width() for bar in axes.patches]
-    assert widths == [tuner["search_cost_s"] for tuner in outcome["tuners"]]
+    by_cost = sorted(outcome["tuners"], key=lambda tuner: tuner["search_cost_s"])
+    assert widths == [tuner["search_cost_s"] for tuner in by_cost]
     diamonds = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D"]
-    assert diamonds == [tuner["before_cost_s"] for tuner in outcome["tuners"] if tuner["before_cost_s"] is not None]
+    assert diamonds == [tuner["before_cost_s"] for tuner in by_cost if tuner["before_cost_s"] is not None]
     assert len(diamonds) == 1

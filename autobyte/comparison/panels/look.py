@@ -103,6 +103,11 @@ def look(index: int) -> dict[str, Any]:
     return {"color": COLOURS[colour], "linestyle": DASHES[turn % len(DASHES)]}
 
 
+def colour(outcome: Outcome, index: int) -> str:
+    """Colour of a tuner's bar or row: its own while colours suffice, else one for all, because names stand beside."""
+    return COLOURS[index] if len(outcome["tuners"]) <= len(COLOURS) else COLOURS[0]
+
+
 def mark_changes(axes: Axes, outcome: Outcome) -> None:
     """Draw thin lines where a scenario changes the cluster."""
     for iteration in outcome["changes"]:
@@ -110,8 +115,9 @@ def mark_changes(axes: Axes, outcome: Outcome) -> None:
 
 
 def wrapped(names: Sequence[str], width: int, *, between: str = ", ") -> list[str]:
-    """Names as lines of at most so many characters."""
-    return textwrap.wrap(drawable(between.join(names)), width, break_on_hyphens=False)
+    """Names as lines of at most so many characters; a name that is longer breaks at its hyphens."""
+    lines = textwrap.wrap(drawable(between.join(names)), width, break_on_hyphens=False, break_long_words=False)
+    return [part for line in lines for part in textwrap.wrap(line, width)]
 
 
 def drawable(text: str) -> str:
