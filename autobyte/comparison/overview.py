@@ -65,7 +65,8 @@ def _row(name: str, cells: list[dict[str, str | None] | None], *, reference: boo
 
 
 def _name(folder: str, outcome: dict[str, Any]) -> str:
-    return str(outcome["job"].get("scenario") or folder)
+    scenario = str(outcome["job"].get("scenario") or "steady")
+    return folder if scenario == "steady" else scenario
 
 
 def _cell(outcome: dict[str, Any], name: str) -> dict[str, str | None] | None:

@@ -32,6 +32,7 @@ def test_every_tuner_is_set_beside_the_oracle_in_every_scenario(folder: Path) ->
     assert page.count("<tr") == 1 + 3 + 1  # the head, three tuners, the best constant
     assert "&lt;slower&gt;" in page
     assert "<slower>" not in page
+    assert ">still</a>" in page  # nothing changes: the folder says which it is
     for name in ("still", "slower"):
         assert f'href="{name}/report.html"' in page
         assert (folder / name / "report.html").exists()
