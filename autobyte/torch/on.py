@@ -24,6 +24,7 @@ from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import Updates, can_cross_steps, drop, zero
 from autobyte.torch.tuning.advice import Adviser
+from autobyte.torch.tuning.callback import Callback, WindowReport
 from autobyte.torch.tuning.online import Online
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.report import Report, report_on
@@ -42,7 +43,7 @@ class On:
         search: makes what searches for a config; None if nothing does.
         listeners: is told of the training's steps, and tells the parts that are made here.
         group: the ranks; None is all.
-        drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
+        drift, record, cross_step, verify_steps, on_window: as `DistributedOptimizer` has them.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class On:
         record: Path | str | None,
         cross_step: bool,
         verify_steps: int,
+        on_window: Callable[[WindowReport], object] | None = None,
     ) -> None:
         self._optimizer = optimizer
         self._model = model
@@ -71,6 +73,7 @@ class On:
         self.training = connect()
         self._default = self.training.config
         self._record = record
+        self._callback = None if on_window is None else Callback(on_window)
         self._search = None
         try:
             self.training.control.agree("policy= or tuner=", chooser)
@@ -87,6 +90,8 @@ class On:
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
         compiled = any(is_compiled(module) for module in model.modules())  # hooks would make torch compile it again
+        if compiled and (search is not None or on_window is not None):
+            log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
         if not compiled:
             see_hooks()  # the user may have compiled the model, and passed the module inside
         self._watch = [] if compiled else [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
@@ -252,7 +257,7 @@ class On:
             if self.training.rank == 0:
                 adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
             self._measure(layers, times)
-            self._online = Online(self.training, layers, times, adviser)
+            self._online = Online(self.training, layers, times, adviser, self._callback)
             self._listeners.tune(self._online)
         else:
             log.warning("ranks call their layers in different orders: nothing is planned or tuned")

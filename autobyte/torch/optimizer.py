@@ -22,12 +22,14 @@ from autobyte.errors import InputError
 from autobyte.internals import is_unscaling
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
 from autobyte.torch.exchange.join import Company
-from autobyte.torch.exchange.training import Training, is_off
+from autobyte.torch.exchange.training import Training, is_off, is_rank_0
 from autobyte.torch.listening import Listeners
+from autobyte.torch.log import show_log
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
 from autobyte.torch.tuning.advice import DRIFT
+from autobyte.torch.tuning.callback import WindowReport
 from autobyte.torch.tuning.report import Report
 from autobyte.torch.tuning.search import Search
 
@@ -69,6 +71,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         timeout: after which a wait fails, with a message that names rank, step and tensor.
         enabled: False leaves everything to the optimizer; so do AUTOBYTE_DISABLE=1 and a single rank.
         verify_steps: how many steps at the start are compared with a plain all-reduce.
+        on_window: called on rank 0 after every window of about ten steps, in the thread that trains, between two
+            steps; other ranks do not wait, so it must not call anything collective. One that raises is not called
+            again.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -101,6 +106,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         timeout: timedelta = timedelta(seconds=120),
         enabled: bool = True,
         verify_steps: int = 0,
+        on_window: Callable[[WindowReport], object] | None = None,
     ) -> None:
         Joinable.__init__(self)
         if isinstance(optimizer, DistributedOptimizer):
@@ -108,11 +114,15 @@ class DistributedOptimizer(Optimizer, Joinable):
         check(
             optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift, timeout=timeout
         )
+        if on_window is not None and not callable(on_window):
+            raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
         check_space(space, tuner=tuner, policy=policy, config=config)
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
         self._mode: On | Off = Off(optimizer, self._tell_joined, None)
+        if is_rank_0(process_group):
+            show_log()
         if is_off(process_group, enabled=enabled):
             return
         for other in _alive:
@@ -149,6 +159,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             record=record,
             cross_step=cross_step,
             verify_steps=verify_steps,
+            on_window=on_window,
         )
         self._made_in = os.getpid()
         _alive.add(self)

@@ -13,7 +13,7 @@ from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.arguments import AUTO
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.audition import Audition
-from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial
+from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial, yardstick
 from autobyte.tuners.base import TUNERS
 from autobyte.tuning import Tuning, make_tuner
 
@@ -91,6 +91,10 @@ class Search:
             )  # fmt: skip
         space = replace(self._space or POLICIES[running.policy]().space(job), default=running)
         tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
+        limit = (
+            "for as long as training goes on" if self.budget is None else f"for {self.budget} windows of ten steps"
+        )
+        log.info("search begun: %s starts from %s and searches %s", self.tuner, running.full_label, limit)
         return Tuning(tuner, space, patience_s=PATIENCE_S)
 
     def finish(self, job: Job, config: Config, trials: Mapping[Config, Trial], *, finished: bool = True) -> None:
@@ -102,6 +106,7 @@ class Search:
             trials: all that were measured for it, in that order.
             finished: whether the search has ended; if not, it goes on from there next time.
         """
+        self._say(config, trials, finished=finished)
         if self._path is None:
             return
         first = next(iter(trials.values()))
@@ -120,13 +125,29 @@ class Search:
         except AutoByteError as error:
             log.warning("%s", error)
         else:
-            log.info("kept %s in %s", config.label, self._path)
+            log.info("kept %s in %s", config.full_label, self._path)
         if finished and self.audition is None and trials[config].step_s > 1.05 * first.step_s:
             log.warning(
                 "%s was slower than what training began with, %.4g ms and %.4g ms a step: the job or its links have "
                 "changed meanwhile, or they are noisy; delete %s to tune again",
                 config.label, 1e3 * trials[config].step_s, 1e3 * first.step_s, self._path,
             )  # fmt: skip
+
+    def _say(self, config: Config, trials: Mapping[Config, Trial], *, finished: bool) -> None:
+        """Log what a search has come to, and beside what."""
+        windows, step_ms = sum(trial.windows for trial in trials.values()), 1e3 * trials[config].step_s
+        when = "search ended" if finished else "training ended before the search did,"
+        others = {other: trial for other, trial in trials.items() if other.policy != "ddp"}
+        compared = ""
+        if self.audition is not None and config.policy == "ddp" and others:
+            beside = min(others, key=lambda other: others[other].step_s)
+            compared = f"; DDP's buckets stay, because the fastest of the others, {beside.full_label}, takes "
+            compared += f"{1e3 * others[beside].step_s:.4g} ms"
+        elif (beside := yardstick(trials)) != config:
+            compared = f", {beside.full_label} {1e3 * trials[beside].step_s:.4g} ms"
+        log.info(
+            "%s after %g windows: %s takes %.4g ms a step%s", when, windows, config.full_label, step_ms, compared
+        )
 
     def _read(self) -> Kept | None:
         """What is in the file; nothing, and a warning, where that is damaged or something else."""
@@ -151,7 +172,7 @@ class Search:
             log.warning("%s is not used: its %s is not in space=", self._path, kept.config.label)
             return None
         what = "delete the file to tune again" if kept.finished else "its search had not ended, and goes on"
-        log.info("using %s from %s; %s", kept.config.label, self._path, what)
+        log.info("using %s from %s; %s", kept.config.full_label, self._path, what)
         return kept
 
     def _rate(self, job: Job) -> float:
