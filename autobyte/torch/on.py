@@ -40,6 +40,7 @@ class On:
         optimizer, model: the user's.
         connect: makes the training, which tells `listeners` of its steps.
         chooser: the policy and tuner that choose the config, as a text that must be the same on all ranks.
+        config_file: makes the training use the config in a file; None leaves it.
         search: makes what searches for a config; None if nothing does.
         listeners: is told of the training's steps, and tells the parts that are made here.
         group: the ranks; None is all.
@@ -53,6 +54,7 @@ class On:
         *,
         connect: Callable[..., Training],
         chooser: str,
+        config_file: Callable[[Training], None] | None,
         search: Callable[[Training], Search] | None,
         listeners: Listeners,
         group: dist.ProcessGroup | None,
@@ -71,12 +73,14 @@ class On:
         self._handles: list[RemovableHandle] = []
         self._drift = drift
         self.training = connect()
-        self._default = self.training.config
         self._record = record
         self._callback = None if on_window is None else Callback(on_window)
         self._search = None
         try:
             self.training.control.agree("policy= or tuner=", chooser)
+            if config_file is not None:
+                config_file(self.training)
+            self._default = self.training.config
             if search is not None:
                 self._search = search(self.training)
                 self._search.resume()

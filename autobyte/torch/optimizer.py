@@ -31,7 +31,7 @@ from autobyte.torch.on import On
 from autobyte.torch.tuning.advice import DRIFT
 from autobyte.torch.tuning.callback import WindowReport
 from autobyte.torch.tuning.report import Report
-from autobyte.torch.tuning.search import Search
+from autobyte.torch.tuning.search import Search, use_kept
 
 _alive: "weakref.WeakSet[DistributedOptimizer]" = weakref.WeakSet()
 
@@ -50,7 +50,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         model: the same on all ranks; rank 0's parameters and buffers are sent to the others.
         policy: how gradients are cut and ordered; `auto` measures what simulation finds fastest beside DDP's best
             bucket, and keeps the fastest.
-        config: partition and credit; by default ByteScheduler's, small tensors fused.
+        config: partition and credit; by default ByteScheduler's, small tensors fused. A path is a file that `keep`
+            made: rank 0 reads it, and without a tuner its config stays for the whole training.
         tuner: name of what tunes partition and credit while training goes on, `bayesian` say; None leaves them.
         space: partitions and credits from which the tuner may choose; by default all that the policy has. Training
             begins with `config`, or with the config in the space that is nearest to the default.
@@ -88,7 +89,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         model: nn.Module,
         *,
         policy: str = BYTESCHEDULER,
-        config: Config | None = None,
+        config: Config | Path | str | None = None,
         tuner: str | None = None,
         space: Space | None = None,
         budget: int | None = None,
@@ -131,11 +132,13 @@ class DistributedOptimizer(Optimizer, Joinable):
         size = dist.get_world_size(process_group)
         listeners = Listeners(self)
         begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine == "ps", space=space)
+        given = config if isinstance(config, Config) else None
+        file = None if config is None or given is not None else Path(str(config))
         connect = partial(
             Training,
             optimizer,
             model,
-            config=config or begin,
+            config=given or begin,
             engine=engine,
             wire_dtype=HALVES.get(wire_dtype, wire_dtype),
             accumulation=accumulation,
@@ -151,7 +154,8 @@ class DistributedOptimizer(Optimizer, Joinable):
             optimizer,
             model,
             connect=connect,
-            chooser=f"policy {policy}; tuner {tuner}",
+            chooser=f"policy {policy}; tuner {tuner}" + (f"; config of {file}" if file is not None else ""),
+            config_file=partial(use_kept, path=file, policy=policy, tuner=tuner, space=space) if file else None,
             search=search if tuner is not None or policy == AUTO else None,
             listeners=listeners,
             group=process_group,

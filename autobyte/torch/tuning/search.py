@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from autobyte.config import Config, Space
-from autobyte.errors import AutoByteError, FileError
+from autobyte.errors import AutoByteError, FileError, InputError
 from autobyte.job import Job
 from autobyte.scheduler.policies import POLICIES
-from autobyte.torch.arguments import AUTO
+from autobyte.torch.arguments import AUTO, check_policy, check_space
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.audition import Audition
 from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial, yardstick
@@ -177,6 +177,39 @@ class Search:
 
     def _rate(self, job: Job) -> float:
         return float(min(job.cluster.up_bytes_per_s))
+
+
+def use_kept(training: Training, path: Path, *, policy: str, tuner: str | None, space: Space | None) -> None:
+    """Use the config in a kept file, as rank 0 finds it, whatever the file says of link and search. Collective.
+
+    Args:
+        training: begins with it.
+        path: of the file.
+        policy, tuner, space: as given to `DistributedOptimizer`.
+
+    Raises:
+        InputError: on all ranks alike: rank 0 cannot read the file, or other arguments contradict what is in it.
+    """
+    told: dict[str, Any] | None = None
+    if training.rank == 0:
+        try:
+            kept = Kept.read(path)
+            if kept is None:
+                raise InputError("there is no such file; train with policy='auto' or tuner= first, which keep one")
+            check_policy(policy, kept.config)
+            check_space(space, tuner=tuner, policy=policy, config=kept.config)
+        except AutoByteError as error:
+            told = {"error": f"config='{path}': {error}"}
+        else:
+            told = {"config": kept.config.to_json()}
+            log.info("using %s from %s, which stays as it is", kept.config.full_label, path)
+            if difference := fingerprint(training, policy=kept.job.policy).differs(kept.job):
+                log.warning("%s was found for another job: %s", path, difference)
+    told = training.control.share(told)
+    assert told is not None, "rank 0 says one or the other"
+    if "error" in told:
+        raise InputError(told["error"])
+    training.replan(training.job, Config.from_json(told["config"]), None)
 
 
 def fingerprint(training: Training, *, policy: str) -> Fingerprint:
