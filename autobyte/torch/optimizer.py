@@ -158,7 +158,6 @@ class DistributedOptimizer(Optimizer, Joinable):
             config_file=partial(use_kept, path=file, policy=policy, tuner=tuner, space=space) if file else None,
             search=search if tuner is not None or policy == AUTO else None,
             listeners=listeners,
-            group=process_group,
             drift=drift,
             record=record,
             cross_step=cross_step,
