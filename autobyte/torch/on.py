@@ -23,6 +23,7 @@ from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import Updates, can_cross_steps, drop, zero
 from autobyte.torch.tuning.advice import Adviser
+from autobyte.torch.tuning.callback import Callback, WindowReport
 from autobyte.torch.tuning.online import Online
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.report import Report, report_on
@@ -38,9 +39,10 @@ class On:
         optimizer, model: the user's.
         connect: makes the training, which tells `listeners` of its steps.
         chooser: the policy and tuner that choose the config, as a text that must be the same on all ranks.
+        config_file: makes the training use the config in a file; None leaves it.
         search: makes what searches for a config; None if nothing does.
         listeners: is told of the training's steps, and tells the parts that are made here.
-        drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
+        drift, record, cross_step, verify_steps, on_window: as `DistributedOptimizer` has them.
     """
 
     def __init__(
@@ -50,12 +52,14 @@ class On:
         *,
         connect: Callable[..., Training],
         chooser: str,
+        config_file: Callable[[Training], None] | None,
         search: Callable[[Training], Search] | None,
         listeners: Listeners,
         drift: float,
         record: Path | str | None,
         cross_step: bool,
         verify_steps: int,
+        on_window: Callable[[WindowReport], object] | None = None,
     ) -> None:
         self._optimizer = optimizer
         self._model = model
@@ -65,11 +69,14 @@ class On:
         self._handles: list[RemovableHandle] = []
         self._drift = drift
         self.training = connect()
-        self._default = self.training.config
         self._record = record
+        self._callback = None if on_window is None else Callback(on_window)
         self._search = None
         try:
             self.training.control.agree("policy= or tuner=", chooser)
+            if config_file is not None:
+                config_file(self.training)
+            self._default = self.training.config
             if search is not None:
                 self._search = search(self.training)
                 self._search.resume()
@@ -84,6 +91,8 @@ class On:
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
         self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
+        if not self._hooked and (search is not None or on_window is not None):
+            log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
         if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
         self._watch: list[RemovableHandle] = []
@@ -270,7 +279,7 @@ class On:
             if self.training.rank == 0:
                 adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
             self._measure(layers, times)
-            self._online = Online(self.training, layers, times, adviser)
+            self._online = Online(self.training, layers, times, adviser, self._callback)
             self._listeners.tune(self._online)
         else:
             log.warning("ranks call their layers in different orders: nothing is planned or tuned")
