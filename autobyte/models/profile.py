@@ -1,12 +1,12 @@
 """A profile: a model's layers with their times, measured or worked out, as a JSON file with a schema version."""
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError
 from autobyte.job import Layer, Model, Tensor
 
@@ -83,12 +83,8 @@ class Profile(_ProfileRecord):
         if path.exists() and not replace:
             raise FileError(f"{path} exists already; choose another name or say --force")
         text = json.dumps(self.model_dump(by_alias=True), indent=1) + "\n"
-        try:
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-                file.write(text)
-            Path(file.name).replace(path)
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror}") from None
+        with draft_of(path) as draft:
+            draft.write_text(text)
 
     @classmethod
     def load(cls, path: Path | str) -> "Profile":
