@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autobyte.drafts import draft_of
 from autobyte.errors import FileError
-from autobyte.job import Layer, Model, Tensor
+from autobyte.job import LARGEST, Layer, Model, Tensor
 
 SCHEMA = 1
 
@@ -23,7 +23,7 @@ class TensorEntry(_ProfileRecord):
     """A gradient of a layer."""
 
     name: str
-    numel: Annotated[int, Field(ge=0, lt=1 << 50)]  # far beyond any; bytes must fit into 64 bits
+    numel: Annotated[int, Field(ge=0, le=LARGEST)]
     dtype: Literal["float16", "bfloat16", "float32", "float64"] = "float32"
 
 
@@ -42,7 +42,7 @@ class Profile(_ProfileRecord):
     kind: Literal["autobyte-profile"] = "autobyte-profile"
     schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
     name: str
-    batch_size: Annotated[int, Field(ge=1)]
+    batch_size: Annotated[int, Field(ge=1, le=LARGEST)]
     provenance: dict[str, str | float | int]
     layers: Annotated[list[LayerEntry], Field(min_length=1)]
 
