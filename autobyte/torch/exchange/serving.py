@@ -52,7 +52,12 @@ def serve(
         raise InputError(f"servers {list(servers)} do not train; workers are {trained}")
     name, alarms = name_for(trained), _Alarms()
     rollcall = RollCall(name, rank=rank, ranks=[*trained, *servers])
-    rollcall.listen(lambda message: (rollcall.alarm(message), alarms.add(message)), every_s=LISTEN_S)
+
+    def heard(message: str) -> None:
+        rollcall.alarm(message)  # so that workers know that this rank is there
+        alarms.add(message)
+
+    rollcall.listen(heard, every_s=LISTEN_S)
     try:
         _serve(name, alarms, rank=rank, workers=trained, servers=servers, timeout=timeout)
     finally:
