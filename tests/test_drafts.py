@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autobyte.cli.files import write_json
-from autobyte.comparison.page import save_page, shell
+from autobyte.comparison.page import OURS, save_page
 from autobyte.config import Config
 from autobyte.drafts import draft_of
 from autobyte.errors import FileError
@@ -41,7 +41,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "kept": KEPT.write,
     "calibration": lambda path: EngineCalibration(provenance={"of": LONG}, engines={}).save(path, force=True),
     "trace": Trace(spans=[Span(0, 0, LONG, 0, LONG, 0.0, 1.0)]).save,
-    "page": lambda path: save_page(path, shell("title", LONG)),
+    "page": lambda path: save_page(path, OURS.decode() + LONG),
     "checkpoint": lambda path: Checkpoint(path, {}).keep({"epoch": 1}, weights=[RANDOM]),
     "part": lambda path: Folder(path.parent).keep(
         path.name, Groups(RANDOM, RANDOM, RANDOM, RANDOM, RANDOM, RANDOM, RANDOM[0, 0], np.arange(3), np.arange(3))

@@ -151,6 +151,8 @@ def save_page(path: Path, page: str) -> None:
     try:
         if path.exists() and OURS not in path.read_bytes()[:1000]:
             raise FileError(f"{path} was not written by `autobyte report`; move it away first")
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
     with draft_of(path) as draft:
