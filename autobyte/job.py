@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
@@ -13,6 +14,8 @@ from autobyte.errors import InputError, unknown
 
 #: Bytes of one element of every dtype that can travel.
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+LARGEST = 1 << 50  # of all numbers here, far beyond any: bytes must fit into 64 bits, and sums stay finite
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -28,8 +31,7 @@ class Tensor:
     layer: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.numel < math.inf or self.numel != int(self.numel):
-            raise InputError(f"tensor '{self.name}': numel must be a whole number of at least 0, got {self.numel}")
+        _check(f"tensor '{self.name}': numel", self.numel, low=0, whole=True)
         if self.dtype not in ITEMSIZE:
             raise InputError(
                 f"tensor '{self.name}': dtype '{self.dtype}' does not travel (known: {', '.join(ITEMSIZE)})"
@@ -400,6 +402,8 @@ def _short(values: Sequence[float]) -> float | str | list[float | str]:
 
 
 def _check(what: str, value: float, *, low: float, whole: bool = False) -> None:
+    if LARGEST < value < math.inf:
+        raise InputError(f"{what} must be at most {LARGEST:,}, got {Decimal(value):.6g}")
     if not low <= value < math.inf or (whole and value != int(value)):
         kind = "a whole number" if whole else "a finite number"
         raise InputError(f"{what} must be {kind} of at least {low:g}, got {value}")

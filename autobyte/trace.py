@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from autobyte.config import Config
-from autobyte.errors import FileError, InputError
+from autobyte.drafts import draft_of
+from autobyte.errors import InputError
 from autobyte.job import Floats
 
 
@@ -75,10 +76,8 @@ class Trace:
         Raises:
             FileError: it cannot be written.
         """
-        try:
-            Path(path).write_text(json.dumps(self.to_chrome(), separators=(",", ":")))
-        except OSError as error:
-            raise FileError(f"cannot write trace {path}: {error}") from None
+        with draft_of(Path(path), what="trace") as draft:
+            draft.write_text(json.dumps(self.to_chrome(), separators=(",", ":")))
 
     def _names(self) -> Iterator[dict[str, Any]]:
         ranks = sorted({span.rank for span in self.spans} | {block.rank for block in self.blocks})

@@ -1,5 +1,6 @@
 """The `autobyte` command. One file per subcommand; each imports what it needs when it runs: --help is fast."""
 
+import io
 import sys
 from typing import Annotated
 
@@ -75,6 +76,8 @@ BAD_INPUT, INTERRUPTED = 2, 130
 
 def main() -> None:
     """Run the command line; bad input is one line on stderr and status 2, Ctrl-C is status 130."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a model's name may have what no terminal shows
     sys.exit(run(sys.argv[1:]))
 
 

@@ -103,7 +103,7 @@ class Session:
         with self._changed:
             is_over = self._changed.wait_for(over, min(LONG_S, self.timeout_s))
         if not is_over and self._rollcall is not None:
-            self._rollcall.listen(self._on_alarm)
+            self._rollcall.listen(self._on_alarm, where=self._waits)
             with self._changed:
                 self._changed.wait_for(over, self.timeout_s - LONG_S)
             self._rollcall.ignore()
@@ -139,6 +139,11 @@ class Session:
         late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
         what = f"tensor '{self._name(late[0])}' has not arrived" if late else "all tensors have arrived"
         return self._failure(f"{what}; {why}")
+
+    def _waits(self) -> str:
+        late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
+        what = f"tensor '{self._name(late[0])}' has not arrived" if late else "a step has not ended"
+        return f"rank {self._rank}, step {self.runner.step}: {what}"
 
     def close(self, *, ended: bool) -> bool:
         """Wait for what other ranks still need of a step that was ended, and let go of the engine.

@@ -32,6 +32,7 @@ from autobyte.torch.exchange.control import CommunicationError, Control, first_l
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
+from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.secret import VARIABLE, mark
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
@@ -145,14 +146,15 @@ class Training:
         )
         parameters = self._trained(optimizer, model)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
-        self.control.agree("settings", f"{settings}; {VARIABLE} {mark()}")
+        self._agree("settings", f"{settings}; {VARIABLE} {mark()}")
         broadcast_state(model, self.control)
         if engine == "ps":
-            self.control.agree("servers", str(self.servers))
+            self._agree("servers", str(self.servers))
             if servers is not None and (both := sorted({*servers} & {*self.ranks})):
                 raise InputError(
                     f"servers={list(servers)}: ranks {both} train; leave servers= out, or name ranks that do not"
                 )
+            self.control.rollcall.include(self.servers)
         elif servers is not None:
             raise InputError(f"servers= is for engine='ps', not for '{engine}'")
         cluster = Cluster(self.size, min(self.size, len(self.servers)) if engine == "ps" else 0)
@@ -310,18 +312,26 @@ class Training:
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
 
+    def _agree(self, what: str, value: str) -> None:
+        """Make sure that all ranks have the same; else servers hear at once that nobody will come."""
+        try:
+            self.control.agree(what, value)
+        except CommunicationError as error:
+            self.control.rollcall.alarm(str(error), patience_s=LONG_S)
+            raise
+
     def _trained(self, optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
         """What travels, the same on all ranks; one that refuses its model tells the others, who would wait for it."""
         try:
             parameters = travelling(optimizer, model)
         except InputError as error:
             with suppress(CommunicationError):
-                self.control.agree("a model", f"none that can be trained: {error}")
+                self._agree("a model", f"none that can be trained: {error}")
             raise
         shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
         self.fingerprint = hashlib.sha256(shapes.encode()).hexdigest()[:16]
         laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
-        self.control.agree("a model", laid)  # gradients travel in the order of memory
+        self._agree("a model", laid)  # gradients travel in the order of memory
         return parameters
 
 
