@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -37,8 +38,9 @@ from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, un
 
 log = logging.getLogger("autobyte")
 
-#: Numbers of wrapped models, by ranks that share them, in the order of construction: the same on all these ranks.
-_names: dict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
+#: Numbers of wrapped models, by default group and ranks that share them, in the order of construction: the same on all
+#: these ranks. A rank that has just come, and one that has made another default group, begin to count alike.
+_names: WeakKeyDictionary[Any, dict[tuple[int, ...], Iterator[int]]] = WeakKeyDictionary()
 
 PLANNED, LEADER = ORDERS = ("planned", "leader")
 WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
@@ -47,7 +49,8 @@ WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16"
 def name_for(ranks: Sequence[int]) -> str:
     """A name unlike any other for the next wrapped model of these ranks, the same on each of them."""
     key = tuple(ranks)
-    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(_names[key])}"
+    numbers = _names.setdefault(dist.group.WORLD, defaultdict(itertools.count))
+    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(numbers[key])}"
 
 
 def is_off(group: dist.ProcessGroup | None, *, enabled: bool) -> bool:
