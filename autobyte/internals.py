@@ -83,6 +83,23 @@ def default_store() -> Store:
     return PrefixStore(f"attempt{attempt}", _get_default_store())
 
 
+def restart_fails() -> bool:
+    """Whether torchelastic could restart this training, and the restart would fail.
+
+    The default group's gloo leaves addresses in the store. torchelastic shares its store with the ranks of every
+    attempt, torch 2.13 without a prefix for the attempt: then ranks of the next one try to reach those that are dead.
+    """
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0)
+    if not restarts or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not dist.is_gloo_available():
+        return False
+    store = _get_default_store()
+    while isinstance(store, PrefixStore):
+        if "attempt" in store.prefix:
+            return False
+        store = store.underlying_store
+    return "gloo" in dist.get_backend_config()
+
+
 def own_gloo(
     name: str, *, rank: int, size: int, timeout: timedelta, threads: int = THREADS, store: Any = None
 ) -> Any:

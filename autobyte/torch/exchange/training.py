@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
-from autobyte.internals import own_gloo
+from autobyte.internals import own_gloo, restart_fails
 from autobyte.job import Cluster, Job
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
@@ -38,8 +38,8 @@ from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, un
 
 log = logging.getLogger("autobyte")
 
-#: Numbers of wrapped models, by default group and ranks that share them, in the order of construction: the same on all
-#: these ranks. A rank that has just come, and one that has made another default group, begin to count alike.
+#: Numbers of wrapped models, by default group and ranks that share them, in the order of construction: the same on
+#: all these ranks. A rank that has just come, and one that has made another default group, begin to count alike.
 _names: WeakKeyDictionary[Any, dict[tuple[int, ...], Iterator[int]]] = WeakKeyDictionary()
 
 PLANNED, LEADER = ORDERS = ("planned", "leader")
@@ -126,6 +126,12 @@ class Training:
             raise InputError(f"accumulation must be at least 1, got {accumulation}")
         if order not in ORDERS:
             raise unknown("order", order, ORDERS)
+        if restart_fails():
+            log.warning(
+                "torchrun can restart these ranks, but their next attempt will fail: torch's gloo group will read "
+                "addresses that this attempt leaves in the store; start torchrun with "
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+            )
         self.order = order
         self._timeout = timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
