@@ -88,16 +88,19 @@ def restart_fails() -> bool:
 
     The default group's gloo leaves addresses in the store. torchelastic shares its store with the ranks of every
     attempt, torch 2.13 without a prefix for the attempt: then ranks of the next one try to reach those that are dead.
+    A store does not tell its prefix, but the keys that it holds.
     """
     restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0)
     if not restarts or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not dist.is_gloo_available():
         return False
-    store = _get_default_store()
+    if "gloo" not in dist.get_backend_config():
+        return False
+    store, probe = _get_default_store(), "autobyte/probe"
+    store.set(probe, "")
     while isinstance(store, PrefixStore):
-        if "attempt" in store.prefix:
-            return False
         store = store.underlying_store
-    return "gloo" in dist.get_backend_config()
+    keys = store.list_keys() if hasattr(store, "list_keys") else []
+    return any(key.endswith(probe) and "attempt" not in key for key in keys)
 
 
 def own_gloo(

@@ -106,7 +106,7 @@ def _go_on(rank: int, engine: str, port: int) -> int:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     theirs = copy.deepcopy(model)
     reference = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
-    reference.load_state_dict(optimizer._optimizer.state_dict())
+    reference.load_state_dict(copy.deepcopy(optimizer._optimizer.state_dict()))
     ours = ab.DistributedOptimizer(optimizer._optimizer, model, engine=engine, timeout=timedelta(seconds=10))
     assert ours.training is not None
     assert ours.training.name.endswith("model0")  # as a rank that has just come names it

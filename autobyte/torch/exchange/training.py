@@ -126,16 +126,16 @@ class Training:
             raise InputError(f"accumulation must be at least 1, got {accumulation}")
         if order not in ORDERS:
             raise unknown("order", order, ORDERS)
-        if restart_fails():
+        self.order = order
+        self._timeout = timeout
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        if self.rank == 0 and restart_fails():
             log.warning(
                 "torchrun can restart these ranks, but their next attempt will fail: torch's gloo group will read "
                 "addresses that this attempt leaves in the store; start torchrun with "
                 "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
             )
-        self.order = order
-        self._timeout = timeout
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self.servers = self.ranks if servers is None else list(servers)
         self.name = name_for(self.ranks)
         self.engine = engine
