@@ -18,14 +18,22 @@ class Off:
         tell_joined: tells ranks whose inputs have ended that a step begins.
         last_report: of a training that is over.
         steps: that it took.
+        last_state: what a checkpoint keeps of it.
     """
 
     training = None
 
     def __init__(
-        self, optimizer: Optimizer, tell_joined: Callable[[], bool], last_report: Report | None, steps: int = 0
+        self,
+        optimizer: Optimizer,
+        tell_joined: Callable[[], bool],
+        last_report: Report | None,
+        *,
+        steps: int = 0,
+        last_state: dict[str, Any] | None = None,
     ) -> None:
         self.steps = steps
+        self.last_state = last_state
         self._optimizer = optimizer
         self._tell_joined = tell_joined
         self.last_report = last_report
@@ -55,8 +63,11 @@ class Off:
         self._optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state."""
-        return self._optimizer.state_dict()
+        """The optimizer's state; of a training that is over, what its checkpoints keep, too."""
+        state = self._optimizer.state_dict()
+        if self.last_state is not None:
+            state["autobyte"] = self.last_state | {"steps": self.steps}
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up the optimizer's state; config and plan are left aside."""

@@ -67,7 +67,8 @@ class On:
         self._group = group
         self._listeners = listeners
         self._online: Online | None = None
-        self.last_report: Report | None = None  # made by `close`
+        self.last_report: Report | None = None  # made by `close`, as is what a checkpoint keeps of the training
+        self.last_state: dict[str, Any] | None = None
         self._handles: list[RemovableHandle] = []
         self._drift = drift
         self.training = connect()
@@ -189,7 +190,7 @@ class On:
         """The optimizer's state, when all updates are taken, and the config and plan in force."""
         self.flush()
         state = self._optimizer.state_dict()
-        state["autobyte"] = self.training.to_json() | {"steps": self._steps}
+        state["autobyte"] = self._to_json()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -239,7 +240,7 @@ class On:
         try:
             self.flush()
         finally:
-            self.last_report = self.report()
+            self.last_report, self.last_state = self.report(), self._to_json()
             for handle in (*self._watch, *self._handles):
                 handle.remove()
             self._updates.remove()
@@ -261,6 +262,9 @@ class On:
                 self._online.adviser.part()
         finally:
             self.training.close()
+
+    def _to_json(self) -> dict[str, Any]:
+        return self.training.to_json() | {"steps": self._steps}
 
     def _on_undone(self) -> None:
         self._steps -= 1

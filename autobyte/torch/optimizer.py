@@ -242,7 +242,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         try:
             return self._mode.recover()
         finally:
-            self._mode = Off(self._optimizer, self._tell_joined, self._mode.last_report, self._mode.steps)
+            self._turn_off()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse it: ranks agreed on the gradients that travel when the optimizer was wrapped.
@@ -270,7 +270,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         try:
             self._mode.close()
         finally:
-            self._mode = Off(self._optimizer, self._tell_joined, self._mode.last_report, self._mode.steps)
+            self._turn_off()
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """Say what this rank does once its inputs have ended, within torch's `Join([optimizer])`.
@@ -299,6 +299,12 @@ class DistributedOptimizer(Optimizer, Joinable):
     def __getattr__(self, name: str) -> Any:
         """Look up on the user's optimizer what torch keeps on every optimizer."""
         return getattr(self.__dict__["_optimizer"], name)
+
+    def _turn_off(self) -> None:
+        over = self._mode
+        self._mode = Off(
+            self._optimizer, self._tell_joined, over.last_report, steps=over.steps, last_state=over.last_state
+        )
 
     def _accompany(self) -> None:
         self._mode.accompany()

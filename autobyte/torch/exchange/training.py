@@ -132,9 +132,9 @@ class Training:
         self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         if self.rank == 0 and restart_fails():
             log.warning(
-                "torchrun can restart these ranks, but their next attempt will fail: torch's gloo group will read "
-                "addresses that this attempt leaves in the store; start torchrun with "
-                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+                "torchrun can restart these ranks, but the next attempt may fail: torch's gloo group will read "
+                "addresses that this attempt leaves in the store; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and "
+                "start torchrun with --standalone or --rdzv-backend c10d"
             )
         self.servers = self.ranks if servers is None else list(servers)
         self.name = name_for(self.ranks)
