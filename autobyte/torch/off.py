@@ -18,7 +18,7 @@ class Off:
         tell_joined: tells ranks whose inputs have ended that a step begins.
         last_report: of a training that is over.
         steps: that it took.
-        last_state: what a checkpoint keeps of it.
+        last_state: what a checkpoint keeps of it, after `recover()`.
     """
 
     training = None
@@ -63,7 +63,7 @@ class Off:
         self._optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state; of a training that is over, what its checkpoints keep, too."""
+        """The optimizer's state; after `recover()`, what a checkpoint keeps of the training, too."""
         state = self._optimizer.state_dict()
         if self.last_state is not None:
             state["autobyte"] = self.last_state | {"steps": self.steps}

@@ -67,8 +67,8 @@ class On:
         self._group = group
         self._listeners = listeners
         self._online: Online | None = None
-        self.last_report: Report | None = None  # made by `close`, as is what a checkpoint keeps of the training
-        self.last_state: dict[str, Any] | None = None
+        self.last_report: Report | None = None  # made by `close`
+        self.last_state: dict[str, Any] | None = None  # made by `recover`: what a checkpoint keeps of the training
         self._handles: list[RemovableHandle] = []
         self._drift = drift
         self.training = connect()
@@ -240,7 +240,7 @@ class On:
         try:
             self.flush()
         finally:
-            self.last_report, self.last_state = self.report(), self._to_json()
+            self.last_report = self.report()
             for handle in (*self._watch, *self._handles):
                 handle.remove()
             self._updates.remove()
@@ -252,6 +252,7 @@ class On:
             self.close()
         except CommunicationError as error:
             log.info("recovered from: %s", error)
+        self.last_state = self._to_json()
         log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
         return self._steps
 
