@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
-from autobyte.internals import own_gloo
+from autobyte.internals import own_gloo, restart_fails
 from autobyte.job import Cluster, Job
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
@@ -39,8 +40,9 @@ from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, un
 
 log = logging.getLogger("autobyte")
 
-#: Numbers of wrapped models, by ranks that share them, in the order of construction: the same on all these ranks.
-_names: dict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
+#: Numbers of wrapped models, by default group and ranks that share them, in the order of construction: the same on
+#: all these ranks. A rank that has just come, and one that has made another default group, begin to count alike.
+_names: WeakKeyDictionary[Any, dict[tuple[int, ...], Iterator[int]]] = WeakKeyDictionary()
 
 PLANNED, LEADER = ORDERS = ("planned", "leader")
 WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
@@ -49,7 +51,8 @@ WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16"
 def name_for(ranks: Sequence[int]) -> str:
     """A name unlike any other for the next wrapped model of these ranks, the same on each of them."""
     key = tuple(ranks)
-    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(_names[key])}"
+    numbers = _names.setdefault(dist.group.WORLD, defaultdict(itertools.count))
+    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(numbers[key])}"
 
 
 def is_off(group: dist.ProcessGroup | None, *, enabled: bool) -> bool:
@@ -136,6 +139,12 @@ class Training:
         self._timeout = timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        if self.rank == 0 and restart_fails():
+            log.warning(
+                "torchrun can restart these ranks, but the next attempt may fail: torch's gloo group will read "
+                "addresses that this attempt leaves in the store; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and "
+                "start torchrun with --standalone or --rdzv-backend c10d"
+            )
         self.servers = self.ranks if servers is None else list(servers)
         self.name = name_for(self.ranks)
         self.engine = engine
