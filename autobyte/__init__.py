@@ -8,7 +8,7 @@ from floors below its own, and `make check` enforces it.
        testbed                   emulated hosts (network namespaces) on links of given rates
     5  torch                     training with PyTorch; measuring models and engines
        comparison                tuners or policies side by side, on simulated jobs
-       testing                   contract tests for tuners and engines; engines that fail on purpose
+       testing                   contract tests for tuners, policies and engines; engines that fail on purpose
     4  tuning                    the loop: measure a window, tell the tuner, ask it, switch
        consultation              a tuner in a thread of its own
        prediction                the simulation that some tuners are given
