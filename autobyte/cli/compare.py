@@ -17,6 +17,7 @@ from autobyte.cli.options import (
     LatencyOption,
     ModelOption,
     OverheadOption,
+    PluginOption,
     PolicyOption,
     ScenarioOption,
     SlowdownOption,
@@ -49,10 +50,7 @@ def compare(
     tune_with: Annotated[
         str, typer.Option("--tune-with", help="the tuner that tunes the policies of --policies")
     ] = "random",
-    plugin: Annotated[
-        list[Path] | None,
-        typer.Option("--plugin", help="a Python file that registers your own tuners or policies; may be repeated"),
-    ] = None,
+    plugin: PluginOption = None,
     budget: Annotated[int, typer.Option("--budget", help="windows of 10 iterations that each tuner has")] = 30,
     policy: PolicyOption = "bytescheduler",
     knob: KnobOption = None,
@@ -104,10 +102,10 @@ def compare(
     """
     from autobyte.cli.console import print_json, print_line
     from autobyte.cli.files import open_folder
-    from autobyte.cli.plugins import load_plugins
     from autobyte.cli.policies import compare as compare_policies
     from autobyte.comparison.contest import Contest
     from autobyte.errors import InputError, require
+    from autobyte.registry import load_plugins
     from autobyte.simulator.effects import Effects
 
     load_plugins(plugin or [])
@@ -134,6 +132,8 @@ def compare(
             job, policies, tuner=tune_with, budget=budget, seeds=seeds, jitter=jitter, out=out, json=json
         )
         return
+    if tune_with != "random":
+        raise InputError("--tune-with is for --policies; add --policies, or leave --tune-with out")
     changing = {"--retune": retune != "never", "--before": before != "once"}
     if scenario is None and (given := [option for option, value in changing.items() if value]):
         raise InputError(f"{given[0]} is for jobs that change; add --scenario, or leave {given[0]} out")

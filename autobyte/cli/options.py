@@ -45,6 +45,10 @@ KnobOption = Annotated[
     list[str] | None,
     typer.Option("--knob", help="a setting that only this policy has, such as fusion=1 for bytescheduler"),
 ]
+PluginOption = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", help="a Python file that registers your own tuners or policies; may be repeated"),
+]
 ScenarioOption = Annotated[
     Path | None, typer.Option("--scenario", help="a TOML file with changes of links and workers during training")
 ]

@@ -20,7 +20,15 @@ _PLACES = {
     "TunerContract": "tuner",
 }
 
-__all__ = ["EngineContract", "Faults", "FaultyEngine", "InjectedError", "MemoryNetwork", "PolicyContract", "TunerContract"]
+__all__ = [
+    "EngineContract",
+    "Faults",
+    "FaultyEngine",
+    "InjectedError",
+    "MemoryNetwork",
+    "PolicyContract",
+    "TunerContract",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -52,9 +52,7 @@ class PolicyContract:
         for job in self._jobs():
             name = self._space(job).default.policy
             assert name in POLICIES, f"space() names policy '{name}', which is not registered"
-            assert POLICIES[name] is self.policy, (
-                f"space() names policy '{name}', which is {POLICIES[name].__name__}"
-            )
+            assert POLICIES[name] is self.policy, f"space() names policy '{name}', which is {POLICIES[name].__name__}"
 
     def test_its_space_holds_its_default_and_only_its_own_knobs(self) -> None:
         """A search begins with the default, and varies knobs that `plan` knows."""
@@ -68,7 +66,9 @@ class PolicyContract:
         for job, config in self._cases():
             plan = self._plan(job, config)
             assert plan.job is job
-            sizes = (plan.tiling.stop - plan.tiling.start)[np.repeat(_summing(plan), np.diff(plan.tiling.block_start))]
+            sizes = (plan.tiling.stop - plan.tiling.start)[
+                np.repeat(_summing(plan), np.diff(plan.tiling.block_start))
+            ]
             assert int(sizes.sum()) == int(job.gradients.numel.sum()), config.label
 
     def test_every_rank_makes_the_same_plan(self) -> None:

@@ -47,6 +47,7 @@ def _wrong_arguments(rank: int) -> None:
         ({"config": "4MiB"}, "config must be a Config, got '4MiB'"),
         ({"timeout": 30}, "timeout must be a timedelta, got 30"),
         ({"tuner": "twin", "budget": 0}, "budget must be at least 1 window, got 0"),
+        ({"budget": 5}, "budget=5 is for a tuner, and there is none: say tuner= or policy='auto', too"),
         ({"drift": 0.0}, "drift must be positive, got 0.0"),
     ):
         with pytest.raises(InputError) as caught:

@@ -85,7 +85,7 @@ def space_of(policy: str, job: Job) -> Space:
     space = POLICIES[policy]().space(job)
     if space.default.policy != policy:
         raise InputError(
-            f"policy '{policy}': its space() has a default config of policy '{space.default.policy}', which would run "
+            f"policy '{policy}': the default config of its space() is of '{space.default.policy}', which would run "
             f"instead; write Config(…, policy='{policy}') there"
         )
     return space
