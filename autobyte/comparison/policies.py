@@ -121,7 +121,8 @@ def compare_policies(
             searched.append((step_s(job, config, effects=effects), config))
         searched.sort(key=lambda pair: pair[0])
         rows.append(_row(job, entrant.name, *searched[(seeds - 1) // 2], lower=lower, reference=reference))
-    return {"job": job.to_json(), "bound_s": lower, "policies": rows}
+    how = {"tuner": tuner, "budget": budget, "seeds": seeds}
+    return {"job": job.to_json(), "bound_s": lower, **how, "policies": rows}
 
 
 def _row(job: Job, name: str, seconds: float, config: Config, *, lower: float, reference: float) -> dict[str, Any]:
