@@ -82,7 +82,7 @@ def simulate(
 
     Prints the step time beside the bound and DDP, and where the time goes.
 
-    Example: autobyte simulate --model vgg16 --arch ps --bandwidth 10Gbit --partition 4MiB --credit 4x
+    Example: autobyte simulate --model vgg16 --bandwidth 25Gbit --policy usbyte
     """
     from autobyte.cli.console import print_json
     from autobyte.errors import InputError

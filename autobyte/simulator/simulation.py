@@ -51,7 +51,7 @@ class Simulation:
 
     def __repr__(self) -> str:
         mean, least = format_seconds(self.mean_s), format_seconds(self.bound_s)
-        return f"Simulation({self.plan.job.model.name!r}, {len(self.step_s)} steps, mean {mean}, bound {least})"
+        return f"Simulation({self.plan.job.model.name!r}, steps: {len(self.step_s)}, mean {mean}, bound {least})"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -60,7 +60,7 @@ class Simulation:
             ("samples/s", f"{self.samples_per_s:,.1f}"),
             ("blocks", f"{len(self.plan.tiling):,}, {self.inversions:,} of them behind a less urgent one"),
         ]
-        return html_table(f"{self.plan.job.model.name}, {len(self.step_s)} simulated steps", rows)
+        return html_table(f"{self.plan.job.model.name}, steps simulated: {len(self.step_s)}", rows)
 
     @property
     def mean_s(self) -> float:
