@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autobyte.errors import InputError, unknown
+from autobyte.notebooks import html_table
+from autobyte.units import format_bytes, format_rate, format_seconds
 
 #: Bytes of one element of every dtype that can travel.
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -82,6 +84,10 @@ class Model:
     def __getstate__(self) -> dict[str, Any]:
         """Without the hash: another process hashes names otherwise."""
         return {name: value for name, value in vars(self).items() if name != "_hash"}
+
+    def __repr__(self) -> str:
+        size = f"{len(self.layers)} layers, {self.parameters:,} parameters"
+        return f"Model({self.name!r}, {size}, batch_size={self.batch_size})"
 
     @cached_property
     def _hash(self) -> int:
@@ -198,6 +204,12 @@ class Cluster:
             _check("overhead_s", value, low=0.0)
         self._check_nodes()
 
+    def __repr__(self) -> str:
+        links = [*self.up_bytes_per_s, *self.down_bytes_per_s]
+        low, high = format_rate(min(links)), format_rate(max(links))
+        rates = low if low == high else f"{low} to {high}"
+        return f"Cluster({self.workers} workers, {self.architecture}, {rates})"
+
     def _check_nodes(self) -> None:
         _check("gpus_per_node", self.gpus_per_node, low=1, whole=True)
         if self.workers % self.gpus_per_node:
@@ -299,6 +311,9 @@ class Gradients:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __repr__(self) -> str:
+        return f"Gradients({len(self)} tensors, {format_bytes(self.total_bytes)})"
+
     @cached_property
     def nbytes(self) -> Ints:
         """Bytes on the wire, shape [tensors]."""
@@ -347,6 +362,17 @@ class Job:
         _check("accumulation", self.accumulation, low=1, whole=True)
         if self.wire_dtype is not None and self.wire_dtype not in ITEMSIZE:
             raise unknown("wire dtype", self.wire_dtype, ITEMSIZE)
+
+    def _repr_html_(self) -> str:
+        model, cluster = self.model, self.cluster
+        rows = [
+            ("model", f"{model.parameters:,} parameters in {len(model.layers)} layers"),
+            ("batch", f"{model.batch_size} a worker, {self.samples:,} a step"),
+            ("compute", format_seconds(model.compute_s)),
+            ("cluster", repr(cluster).removeprefix("Cluster(").removesuffix(")")),
+            ("gradients", f"{format_bytes(self.gradients.total_bytes)} as {self.wire_dtype or 'they are'}"),
+        ]
+        return html_table(model.name, rows)
 
     @cached_property
     def gradients(self) -> "Gradients":

@@ -96,6 +96,8 @@ def run(arguments: list[str]) -> int:
         if "ClickException" not in kinds:
             raise
         message: str = error.format_message()  # type: ignore[attr-defined]
+        if "MissingParameter" in kinds and (about := getattr(getattr(error, "param", None), "help", None)):
+            message = f"{message.rstrip('.')}: {about}"
         if "NoArgsIsHelpError" not in kinds:
             return _tell(message, BAD_INPUT)
         sys.stderr.write(message + "\n")  # the whole help

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ from autobyte.torch.tuning.advice import DRIFT
 from autobyte.torch.tuning.callback import WindowReport
 from autobyte.torch.tuning.report import Report
 from autobyte.torch.tuning.search import Search, use_kept
+
+log = logging.getLogger("autobyte")
 
 _alive: "weakref.WeakSet[DistributedOptimizer]" = weakref.WeakSet()
 
@@ -343,4 +346,10 @@ def _part_at_exit() -> None:
 
 def report() -> list[Report]:
     """What was tried, won and spent for every wrapped model of this process; rank 0 knows it all."""
-    return [each for optimizer in _alive if (each := optimizer.report()) is not None]
+    reports = [each for optimizer in _alive if (each := optimizer.report()) is not None]
+    if not reports:
+        log.warning(
+            "nothing to report: no model is wrapped here, or AutoByte is off, as it is on a single rank; start the "
+            "script with torchrun"
+        )
+    return reports

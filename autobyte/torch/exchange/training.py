@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from importlib.metadata import entry_points
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -127,8 +128,7 @@ class Training:
         listener: Listener,
         average: bool = True,
     ) -> None:
-        if engine not in ENGINES:
-            raise unknown("engine", engine, ENGINES)
+        connector(engine)  # known?
         if wire_dtype is not None and wire_dtype not in WIRE:
             raise unknown("wire dtype", wire_dtype, WIRE)
         if accumulation < 1:
@@ -176,7 +176,7 @@ class Training:
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
-        transport = self._engine = ENGINES[engine](self, timeout)
+        transport = self._engine = connector(engine)(self, timeout)
         self._prepare(plan)
         if order == LEADER:
             transport = _led(self, transport, timeout)
@@ -420,4 +420,25 @@ def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
     return Led(engine, list(connections.values()), leads=training.rank == 0)
 
 
-ENGINES: dict[str, Callable[[Training, timedelta], Engine]] = {"allreduce": _all_reduce, "ps": _servers}
+Connect = Callable[[Training, timedelta], Engine]
+
+ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers}
+GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
+
+
+def connector(engine: str) -> Connect:
+    """What connects an engine: of the table, or of another package.
+
+    Raises:
+        InputError: no such engine, or it cannot be loaded.
+    """
+    if engine in ENGINES:
+        return ENGINES[engine]
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    if engine not in others:
+        raise unknown("engine", engine, [*ENGINES, *others])
+    try:
+        found: Connect = others[engine].load()
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"engine '{engine}' cannot be loaded from {others[engine].value}: {error}") from error
+    return found
