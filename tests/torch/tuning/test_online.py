@@ -176,6 +176,28 @@ def _auto(rank: int, keep: str) -> None:
     optimizer.close()
 
 
+def test_tuning_goes_on_where_the_optimizers_state_is_loaded_now_and_then() -> None:
+    on_ranks(_loads, 2)
+
+
+def _loads(rank: int) -> None:
+    """After every step, so after each in which rank 0 has announced something."""
+    model = make_model()
+    optimizer = ab.DistributedOptimizer(adam(model), model, tuner="script", budget=4, keep=None)
+    used: list[Config] = []
+
+    def load() -> None:
+        time.sleep(0.005)  # rank 0 thinks meanwhile
+        optimizer.load_state_dict(optimizer._optimizer.state_dict())
+        assert optimizer.training is not None
+        if optimizer.training.config not in used:
+            used.append(optimizer.training.config)
+
+    train(model, optimizer, rank, STEPS, load)
+    assert used[1:] == CONFIGS
+    optimizer.close()
+
+
 def test_a_hopeless_window_ends_early() -> None:
     on_ranks(_hopeless, 2)
 
