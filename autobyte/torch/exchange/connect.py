@@ -147,11 +147,14 @@ class _Meeting:
                 except OSError:  # it is gone already, or too many files are open
                     await asyncio.sleep(POLL_S)
                     continue
-                if len(guests) == GUESTS:
-                    next(iter(guests)).cancel()
                 guest = asyncio.create_task(self._admit(sock))
                 guests[guest] = None
-                guest.add_done_callback(guests.pop)
+                guest.add_done_callback(lambda over: guests.pop(over, None))
+                if len(guests) > GUESTS:
+                    first = next(iter(guests))
+                    first.cancel()
+                    del guests[first]
+                await asyncio.sleep(0)  # who has to go, goes before the next one comes
         finally:
             for guest in guests:
                 guest.cancel()

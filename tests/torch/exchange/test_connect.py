@@ -1,5 +1,6 @@
 """Who is let in, and where it is listened."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -20,7 +21,17 @@ import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import default_store
-from autobyte.torch.exchange.connect import CHALLENGE, HELLO, WELCOME, connect, own_address
+from autobyte.torch.exchange.connect import (
+    CHALLENGE,
+    GREETING_S,
+    GUESTS,
+    HELLO,
+    POLL_S,
+    WELCOME,
+    _Meeting,
+    connect,
+    own_address,
+)
 from autobyte.torch.exchange.secret import proof
 
 
@@ -72,6 +83,25 @@ def _pretend(sock: socket.socket, token: bytes) -> bool:
     nonce, _ = CHALLENGE.unpack(sock.recv(CHALLENGE.size, socket.MSG_WAITALL))
     sock.sendall(proof(b"worker", b"crowd", token, hello, nonce, b"0"))
     return sock.recv(1) == WELCOME
+
+
+def test_a_crowd_that_comes_at_once_is_no_more_than_the_guests_there_may_be() -> None:
+    """More than are let in wait already when the listener looks."""
+    with socket.create_server(("127.0.0.1", 0), backlog=5 * GUESTS) as listener, contextlib.ExitStack() as held:
+        listener.setblocking(False)
+        for _ in range(4 * GUESTS):
+            held.enter_context(socket.create_connection(listener.getsockname()))
+        asyncio.run(_crowd(listener, strangers=4 * GUESTS))
+
+
+async def _crowd(listener: socket.socket, *, strangers: int) -> None:
+    meeting = _Meeting.__new__(_Meeting)
+    meeting._strangers, meeting._here = 0, {}
+    letting_in = asyncio.create_task(meeting._let_in(listener))
+    async with asyncio.timeout(GREETING_S / 2):
+        while meeting._strangers < strangers - GUESTS:
+            await asyncio.sleep(POLL_S)
+    letting_in.cancel()
 
 
 def test_a_stranger_a_second_keeps_nothing_open() -> None:
