@@ -16,6 +16,7 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
 from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
@@ -371,6 +372,13 @@ class On:
         progress.take()
         progress.end()  # and no window goes on, because the others may leave out an update
         self.zero_grad()
+
+    def follow(self, source: int) -> None:
+        """Take over parameters, buffers, optimizer state and count of steps of a rank. Collective."""
+        self.flush()
+        control = self.training.control
+        share_everything(self._model, self._optimizer, control, source=source)
+        self._steps = control.share(self._steps, source=source)
 
     def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         progress = self.training.progress

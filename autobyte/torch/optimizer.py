@@ -298,7 +298,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         if not kwargs.get("divide_by_initial_world_size", True):
             raise InputError("divide_by_initial_world_size=False is not supported: averages are over all ranks")
         control = None if self.training is None else self.training.control
-        return Company(self._model, self._optimizer, control, step=self._accompany, flush=self.flush)
+        return Company(control, step=self._accompany, follow=self._follow)
 
     @property
     def join_device(self) -> torch.device:
@@ -325,6 +325,9 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     def _accompany(self) -> None:
         self._mode.accompany()
+
+    def _follow(self, source: int) -> None:
+        self._mode.follow(source)
 
     def _tell_joined(self) -> bool:
         """Tell ranks whose inputs have ended that a step begins; whether there can be any."""
