@@ -24,9 +24,7 @@ class Company(JoinHook):
         follow: takes over what a rank has learned, which is named by its place in the group. Collective.
     """
 
-    def __init__(
-        self, control: Control | None, *, step: Callable[[], None], follow: Callable[[int], None]
-    ) -> None:
+    def __init__(self, control: Control | None, *, step: Callable[[], None], follow: Callable[[int], None]) -> None:
         self._control = control
         self._step = step
         self._follow = follow
