@@ -48,7 +48,8 @@ class RollCall:
         self._raised = False
         self._calls = 0  # that needed all ranks at once
         self.issued = 0  # collectives, in the order that all ranks keep
-        self._listening = threading.Event()
+        self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
+        self._over.set()
 
     def include(self, servers: Sequence[int]) -> None:
         """Ask servers that do not train, too; they listen all the time."""
@@ -76,31 +77,30 @@ class RollCall:
             where: tells for a line in the log what this rank waits for; None on one that waits for nobody.
             every_s: how often to look (s).
         """
-        if self._listening.is_set():
+        if not self._over.is_set():
             return
-        self._listening.set()
-
-        stalled_s = time.monotonic() + self._stall_s - LONG_S
+        over = self._over = threading.Event()
+        began_s = time.monotonic() - LONG_S
 
         def poll() -> None:
             self._store.set(f"at{self._rank}", str(self.issued))
             answered = 0
-            while self._listening.is_set():
+            while not over.is_set():
                 if self._store.check(["alarm"]):
                     message = unsigned(bytes(self._store.get("alarm")))
                     if message is not None:  # else a stranger's
                         heard(message)
-                    break
+                        break
                 answered = self._answer(answered)
-                if where is not None and time.monotonic() >= max(stalled_s, self._told_s + AGAIN_S):
-                    self._tell(where)
-                time.sleep(every_s)
+                if where is not None and time.monotonic() >= max(began_s + self._stall_s, self._told_s + AGAIN_S):
+                    self._tell(where, over, began_s)
+                over.wait(every_s)
 
         _in_thread(poll)
 
     def ignore(self) -> None:
         """Listen no more."""
-        self._listening.clear()
+        self._over.set()
 
     def meet(self, deadline: Deadline) -> list[int]:
         """Wait until all ranks are at this call, which scripts may make on one rank alone.
@@ -151,9 +151,10 @@ class RollCall:
             self._store.set(f"hears{self._rank}", str(asked))
         return asked
 
-    def _tell(self, where: Callable[[], str]) -> None:
-        """Ask who listens, and log who does not."""
+    def _tell(self, where: Callable[[], str], over: threading.Event, began_s: float) -> None:
+        """Ask who listens, and log who does not, unless the wait is over by then."""
         self._told_s = time.monotonic()
+        waited_s = int(self._told_s - began_s)
         number, silent = self._store.add("stalls", 1), self._others
 
         def hears(rank: int) -> bool:
@@ -163,9 +164,9 @@ class RollCall:
             self._answer(0)  # others ask at about the same time
             silent = [rank for rank in silent if not hears(rank)]
             time.sleep(POLL_S)
-        if self._listening.is_set():
+        if not over.is_set():
             who = self._no_word(silent) if silent else "all others wait, too, or serve"
-            log.warning("%s for %g s; %s", where(), self._stall_s, who)
+            log.warning("%s for %d s; %s", where(), waited_s, who)
 
     def _no_word(self, silent: Sequence[int]) -> str:
         named = [f"{rank} (a server)" if rank in self._servers else str(rank) for rank in silent]
@@ -173,7 +174,9 @@ class RollCall:
 
     def _raise(self, message: str) -> None:
         self._store.set(f"rank{self._rank}", "here")
-        self._store.compare_set("alarm", "", signed(message).decode())
+        first = self._store.compare_set("alarm", "", signed(message).decode())
+        if unsigned(bytes(first)) is None:  # a stranger's
+            self._store.set("alarm", signed(message).decode())
 
 
 def _in_thread(action: Callable[[], None]) -> threading.Thread:

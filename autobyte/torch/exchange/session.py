@@ -36,14 +36,14 @@ class Session:
         rank: int,
         timeout: timedelta,
         progress: Progress,
-        rollcall: RollCall | None = None,
+        rollcall: RollCall,
         trace: Trace | None = None,
     ) -> None:
         self.plan = plan
         self._engine = engine
         self._rank = rank
         self.progress = progress
-        self._rollcall = rollcall
+        self._rollcall: RollCall | None = rollcall  # until the error says who is silent
         self.timeout_s = timeout.total_seconds()
         self._error: CommunicationError | None = None
         self._changed = threading.Condition()
@@ -149,8 +149,9 @@ class Session:
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
-        if self._rollcall is not None:
-            self._rollcall.alarm(str(error))
+        rollcall = self._rollcall  # another thread may let go of it
+        if rollcall is not None:
+            rollcall.alarm(str(error))
             if names_silent:
                 self._rollcall = None
 
