@@ -229,7 +229,7 @@ class Training:
             if not self._cannot_halve:
                 raise
             if not known:
-                log.warning("the config in force stays, because %s cannot be used: %s", config.label, error)
+                log.warning("the config in force stays, because %s cannot be used: %s", config.full_label, error)
             return
         self.job, self.config, self._order = job, config, None if order is None else list(order)
         self.exchange.use(plan)
