@@ -109,9 +109,10 @@ class _Meeting:
 
     def describe(self, error: Exception) -> str:
         """Why it failed, and whom it waited for."""
-        if not isinstance(error, TimeoutError):
-            return str(error)
         what = ", ".join(self._waits) or "the store at which the ranks met"
+        if not isinstance(error, TimeoutError):
+            system = getattr(error, "errno", None) is not None  # it does not say whom it is about
+            return f"{error}, while it waited for {what}" if system else str(error)
         told = [f"waited {self._timeout.total_seconds():g} s for {what}"]
         if self._imposters:
             who = ", ".join(map(str, sorted(self._imposters)))
@@ -132,11 +133,13 @@ class _Meeting:
             self._here = {worker: asyncio.Event() for worker in self._to_come}
             letting_in = asyncio.create_task(self._let_in(listener))
             try:
-                for worker, here in self._here.items():
-                    with self._waiting(f"worker rank {worker} to connect"):
-                        await here.wait()
+                await asyncio.gather(*(self._come(worker) for worker in self._to_come))
             finally:
                 letting_in.cancel()
+
+    async def _come(self, worker: int) -> None:
+        with self._waiting(f"worker rank {worker} to connect"):
+            await self._here[worker].wait()
 
     async def _let_in(self, listener: socket.socket) -> None:
         guests: dict[asyncio.Task[None], None] = {}  # in the order in which they came

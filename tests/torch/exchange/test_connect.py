@@ -104,6 +104,31 @@ async def _crowd(listener: socket.socket, *, strangers: int) -> None:
     letting_in.cancel()
 
 
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> PrefixStore:
+    """Of a connection between ranks that this process plays alone."""
+    store = dist.HashStore()
+    monkeypatch.setattr("autobyte.torch.exchange.connect.default_store", lambda: store)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    return PrefixStore("autobyte/alone", store)
+
+
+def test_all_workers_that_do_not_come_are_named(store: PrefixStore) -> None:
+    whom = "waited 0.3 s for worker rank 1 to connect, worker rank 2 to connect$"
+    with pytest.raises(ab.CommunicationError, match=whom):
+        connect("alone", rank=0, workers=[0, 1, 2], servers=[0], timeout=timedelta(seconds=0.3))
+    assert store.check(["server0"])
+
+
+def test_a_server_that_cannot_be_reached_is_named(store: PrefixStore) -> None:
+    store.set("token", "known")
+    store.set("server0", "255.255.255.255 9")
+    with pytest.raises(
+        ab.CommunicationError, match=r"\[Errno \d+\] .*, while it waited for server rank 0 to answer$"
+    ):
+        connect("alone", rank=1, workers=[1], servers=[0], timeout=timedelta(seconds=5))
+
+
 def test_a_stranger_a_second_keeps_nothing_open() -> None:
     """The rank that never comes is named in time."""
     said = Ranks(_never_comes, 2, timeout_s=30).results()[0]
