@@ -184,6 +184,6 @@ def report_on(training: Training, adviser: Adviser | None, *, tuner: str | None,
         link_bytes_per_s=min(job.cluster.up_bytes_per_s) if job is not None else None,
         cpu_s=adviser.cpu_s if adviser is not None else 0.0,
         failure=adviser.failure if adviser is not None else "",
-        state=adviser.state if adviser is not None else "starting",
+        state=adviser.state if adviser is not None else "fixed" if tuner is None else "starting",
         least_s=float(np.median(latest.step_s)) if latest is not None else None,
     )
