@@ -165,11 +165,6 @@ class Control:
         work = self._backend.allreduce([counts], options)
         return Tally(counts, lambda: self._run(work, "count missing gradients"))
 
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        self.rollcall.issued += 1
-        self._run(self._backend.barrier(), "meet")
-
     def close(self, *, idle: bool) -> None:
         """Let go of the backend.
 

@@ -12,7 +12,6 @@ from autobyte.scheduler.runner import Runner
 from autobyte.torch.exchange.control import CommunicationError, first_line
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.rollcall import LONG_S, RollCall
-from autobyte.trace import Trace
 
 
 class Session:
@@ -25,7 +24,6 @@ class Session:
         timeout: after which a wait fails.
         progress: where training is.
         rollcall: tells which rank is to blame for a failure.
-        trace: where blocks are recorded, if anywhere.
     """
 
     def __init__(
@@ -37,7 +35,6 @@ class Session:
         timeout: timedelta,
         progress: Progress,
         rollcall: RollCall,
-        trace: Trace | None = None,
     ) -> None:
         self.plan = plan
         self._engine = engine
@@ -56,7 +53,6 @@ class Session:
             clock=time.perf_counter,
             arrived=self._on_arrived,
             failed=self._on_failed,
-            trace=trace,
             rank=rank,
         )
         progress.follow(self.runner)
