@@ -1,0 +1,79 @@
+"""Every fault on every engine beside every way to choose a config: `make faults` runs them all.
+
+PYTHONPATH=tests python -m faults.matrix                        # all rows, into docs/data/faults/matrix.csv and the page
+PYTHONPATH=tests python -m faults.matrix 'killed.*separate'     # those whose names match, to look at; nothing is kept
+PYTHONPATH=tests python -m faults.matrix quick --out FILE.csv   # the quick column
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from faults import rig
+from faults.rows import QUICK, Row, all_rows
+
+ROOT = Path(__file__).parent.parent.parent
+DATA = ROOT / "docs" / "data" / "faults" / "matrix.csv"
+AT_ONCE = 6  # rows; they wait for timeouts most of the time
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run rows, print what became of them, and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="?", default="", help="a pattern of names, or `quick`")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE)
+    options = parser.parse_args(arguments)
+    chosen = QUICK if options.rows == "quick" else [row for row in all_rows() if re.search(options.rows, row.name)]
+    folder = Path(tempfile.mkdtemp(prefix="faults"))
+    if not run(list(chosen), folder, options.at_once):
+        return
+    outcomes = [rig.Outcome(**data) for row in chosen for data in json.loads((folder / row.name).read_text())]
+    for outcome in outcomes:
+        print(*asdict(outcome).values(), sep=" | ")
+    wrong = [outcome for outcome in outcomes if outcome.wrong]
+    print(f"{len(chosen)} rows, {len(wrong)} of {len(outcomes)} processes not as they should be")
+    out = options.out or (None if options.rows else DATA)
+    if out is not None:
+        write(out, outcomes)
+    if out == DATA:
+        from faults.page import PAGE, fill  # noqa: PLC0415
+
+        fill(PAGE, DATA)
+
+
+def run(rows: list[Row], folder: Path, at_once: int) -> bool:
+    """Run rows, some at once, each in a process of its own; False in such a process."""
+    left, running = list(rows), 0
+    while left or running:
+        if left and running < at_once:
+            row = left.pop(0)
+            if os.fork() == 0:
+                rig.run(row, folder / row.name)
+                return False
+            running += 1
+            continue
+        _, status = os.wait()
+        assert status == 0, "a row could not be run"
+        running -= 1
+    return True
+
+
+def write(path: Path, outcomes: Sequence[rig.Outcome]) -> None:
+    """Write outcomes as CSV."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, [field.name for field in fields(rig.Outcome)], lineterminator="\n")
+        table.writeheader()
+        table.writerows(asdict(outcome) for outcome in outcomes)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
