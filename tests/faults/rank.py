@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # torch's optimizers import it in their first step, which would take seconds in every rank
+import torch._inductor
 import torch.distributed as dist
 from faults.rows import FAULTS, TIMEOUT_S, Row
 from faulty import SMALL, make_model, rows
@@ -209,7 +211,6 @@ class _Note:
         try:
             yield
         except Exception as error:
-            words = _line(error)
             refused = ""
             try:
                 self._model.state_dict()
@@ -218,7 +219,7 @@ class _Note:
                 refused = _line(other)
             with contextlib.suppress(Exception):
                 optimizer.close()
-            self.write(words=words, refused=refused)
+            self.write(words=_line(error), refused=refused)
             raise
 
     def write(self, *, words: str = "", refused: str = "", step: int | None = None) -> None:
@@ -229,17 +230,12 @@ class _Note:
             refused: what whoever wanted a checkpoint was told.
             step: after which parameters should be; None is any.
         """
-        _write(
-            self._folder,
-            self._rank,
-            {
-                "words": words,
-                "refused": refused,
-                "steps": sorted({*self._steps()}) if step is not None or words else [],
-                "wanted": step,
-                "threads": _threads(),
-            },
-        )
+        try:
+            steps = sorted({*self._steps()})
+        except Exception as error:  # nobody can read parameters that are not whole
+            steps, refused = [], refused or _line(error)
+        noted = {"words": words, "refused": refused, "steps": steps, "wanted": step, "threads": _threads()}
+        _write(self._folder, self._rank, noted)
 
     def _steps(self) -> list[int]:
         """For every tensor the step after which the replica has it; -1 is none."""

@@ -74,7 +74,8 @@ def run(row: Row, into: Path) -> None:
     watch = _Watch(row, folder, pids)
     watch.run()
     outcomes = watch.outcomes()
-    shutil.rmtree(folder)
+    if os.environ.get("KEEPIT"): print(folder)
+    else: shutil.rmtree(folder)
     into.write_text(dumps([asdict(outcome) for outcome in outcomes]))
 
 
@@ -223,7 +224,8 @@ class _Watch:
         return self._row.fault in ("stopped", "server-stopped") and rank == self._fault.victim
 
     def _only_stopped(self) -> bool:
-        return all(self._is_stopped(rank) for rank, pid in self._pids.items() if pid not in self._ends)
+        left = [rank for rank, pid in self._pids.items() if pid not in self._ends]
+        return len(left) == 1 and self._is_stopped(left[0])
 
     def _hanging(self) -> set[int]:
         return {self._pids[rank] for rank in self._hung}
@@ -265,12 +267,13 @@ def _left(folder: Path) -> list[str]:
     """Temporary files, and drafts beside the kept file."""
     kept = re.compile(r"autobyte\.toml(\.damaged.*|\.bad.*|\.\d+)?$")
     drafts = [path.name for path in (folder / "cwd").iterdir() if not kept.match(path.name)]
-    return sorted([*drafts, *(f"tmp/{path.name}" for path in (folder / "tmp").iterdir())])
+    temporary = [path.name for path in (folder / "tmp").iterdir() if not path.name.startswith("torchinductor")]
+    return sorted([*drafts, *(f"tmp/{name}" for name in temporary)])
 
 
 def _said(noted: dict[str, Any]) -> str:
     """Whose parameters a worker has, in words."""
-    if noted.get("refused") and (len(noted["steps"]) > 1 or -1 in noted["steps"]):
+    if noted.get("refused") and len(noted["steps"]) != 1:
         return f"refused: {noted['refused']}"
     steps = ["no step" if step < 0 else str(step) for step in noted.get("steps", [])]
     return "step " + " and ".join(steps) if steps else ""
