@@ -321,7 +321,8 @@ def _sockets() -> set[int]:
 def _shut(sockets: set[int]) -> None:
     for descriptor in sockets:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as sock:
-            sock.shutdown(socket.SHUT_RDWR)
+            if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                sock.shutdown(socket.SHUT_RDWR)
 
 
 if __name__ == "__main__":  # as torchrun starts it

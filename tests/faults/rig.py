@@ -74,8 +74,7 @@ def run(row: Row, into: Path) -> None:
     watch = _Watch(row, folder, pids)
     watch.run()
     outcomes = watch.outcomes()
-    if os.environ.get("KEEPIT"): print(folder)
-    else: shutil.rmtree(folder)
+    shutil.rmtree(folder)
     into.write_text(dumps([asdict(outcome) for outcome in outcomes]))
 
 
@@ -95,7 +94,7 @@ def _torchrun(row: Row, folder: Path, environ: dict[str, str]) -> int:
     if pid:
         return pid
     _enter(folder, "log0", environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})  # else gloo's groups fail, too
-    options = ["--nproc-per-node", str(SIZE), "--max-restarts", "1", "--master-port", environ["MASTER_PORT"]]
+    options = ["--standalone", "--nproc-per-node", str(SIZE), "--max-restarts", "1"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", "faults.rank", row.name, str(folder)]
     os.execv(sys.executable, command)
 
@@ -194,15 +193,22 @@ class _Watch:
         if fault.goes_on and not serves:
             if outcome.status != 0:
                 yield "did not go on"
-            elif self._row.fault != "restart" and noted.get("steps") != [noted.get("wanted")]:
+            elif any(not it.get("wanted") or it["steps"] != [it["wanted"]] for it in self._goers(rank)):
                 yield "wrong parameters"
         elif not is_victim and not serves:
             if outcome.status != 1:
                 yield "went on" if outcome.status == 0 else f"ended with {outcome.status}"
             if not fault.is_said(outcome.words, rank):
                 yield "words"
-        elif serves and not is_victim and outcome.status not in (0, 1):
-            yield f"ended with {outcome.status}"
+        elif serves and not is_victim:
+            if outcome.status not in (0, 1):
+                yield f"ended with {outcome.status}"
+            if outcome.status == 1 and not re.match(r"CommunicationError: (server )?rank 2\b", outcome.words):
+                yield "words"
+
+    def _goers(self, rank: int) -> list[dict[str, Any]]:
+        """What workers noted whose training goes on: this rank, or all that torchrun has started."""
+        return [self._noted(each) for each in (range(self._row.workers) if self._row.fault == "restart" else [rank])]
 
     def _noted(self, rank: int) -> dict[str, Any]:
         file = self._folder / f"rank{rank}.json"
@@ -212,6 +218,8 @@ class _Watch:
         """Its error, or the last line that it printed."""
         if noted.get("words"):
             return str(noted["words"])
+        if noted.get("wanted"):
+            return ""  # it has ended well
         log = self._folder / f"log{rank}"
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         return lines[-1] if lines else ""
@@ -267,7 +275,7 @@ def _left(folder: Path) -> list[str]:
     """Temporary files, and drafts beside the kept file."""
     kept = re.compile(r"autobyte\.toml(\.damaged.*|\.bad.*|\.\d+)?$")
     drafts = [path.name for path in (folder / "cwd").iterdir() if not kept.match(path.name)]
-    temporary = [path.name for path in (folder / "tmp").iterdir() if not path.name.startswith("torchinductor")]
+    temporary = [path.name for path in (folder / "tmp").iterdir() if not path.name.startswith(("torchinductor", "torchelastic"))]
     return sorted([*drafts, *(f"tmp/{name}" for name in temporary)])
 
 
