@@ -1,6 +1,6 @@
 """Every fault on every engine beside every way to choose a config: `make faults` runs them all.
 
-PYTHONPATH=tests python -m faults.matrix                        # all rows, into docs/data/faults/matrix.csv and the page
+PYTHONPATH=tests python -m faults.matrix                       # all, kept in docs/data/faults and docs/faults.md
 PYTHONPATH=tests python -m faults.matrix 'killed.*separate'     # those whose names match, to look at; nothing is kept
 PYTHONPATH=tests python -m faults.matrix quick --out FILE.csv   # the quick column
 """
@@ -18,11 +18,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from faults import rig
+from faults import page, rig
 from faults.rows import QUICK, Row, all_rows
 
-ROOT = Path(__file__).parent.parent.parent
-DATA = ROOT / "docs" / "data" / "faults" / "matrix.csv"
 AT_ONCE = 6  # rows; they wait for timeouts most of the time
 
 
@@ -38,19 +36,22 @@ def main(arguments: Sequence[str]) -> None:
     gc.freeze()  # else every process would take seconds at its end to let go of what was imported before the fork
     if not run(list(chosen), folder, options.at_once):
         return
-    outcomes = [rig.Outcome(**data) for row in chosen if (folder / row.name).exists() for data in json.loads((folder / row.name).read_text())]
+    outcomes = [
+        rig.Outcome(**data)
+        for row in chosen
+        if (folder / row.name).exists()
+        for data in json.loads((folder / row.name).read_text())
+    ]
     for outcome in outcomes:
         print(*asdict(outcome).values(), sep=" | ")
     shutil.rmtree(folder)
     wrong = [outcome for outcome in outcomes if outcome.wrong]
     print(f"{len(chosen)} rows, {len(wrong)} of {len(outcomes)} processes not as they should be")
-    out = options.out or (None if options.rows else DATA)
+    out = options.out or (None if options.rows else page.DATA)
     if out is not None:
         write(out, outcomes)
-    if out == DATA:
-        from faults.page import PAGE, fill  # noqa: PLC0415
-
-        fill(PAGE, DATA)
+    if out == page.DATA:
+        page.fill(page.PAGE, page.DATA)
 
 
 def run(rows: list[Row], folder: Path, at_once: int) -> bool:

@@ -51,7 +51,8 @@ def run(row: Row, rank: int, folder: Path) -> None:
     if fault.early and rank == fault.victim:
         _prepare(row, folder)
     if rank >= row.workers:
-        return _serve(row, rank, folder)
+        _serve(row, rank, folder)
+        return
     torch.manual_seed(0)
     model = make_model(31 if (row.fault, rank) == ("other-model", fault.victim) else 30)
     inner = _sgd(model)
@@ -59,8 +60,9 @@ def run(row: Row, rank: int, folder: Path) -> None:
     try:
         optimizer = ab.DistributedOptimizer(inner, model, process_group=workers, **_keywords(row, rank, folder))
     except Exception as error:
-        note.write(words=_line(error))
+        note.write(words=_line(error), said=0)
         raise
+    taken = 0
     for step in range(STEPS[row.way]):
         with note.failing(optimizer):
             if rank == _striker(row) and step == _moment(row):
@@ -71,56 +73,44 @@ def run(row: Row, rank: int, folder: Path) -> None:
             loss = _loss(model, rank, step)
             (loss * float("nan") if _is_nan(row, rank, step) else loss).backward()
             optimizer.step()
+            taken += 1
             time.sleep(STEP_S)
     with note.failing(optimizer):
         optimizer.close()
-    note.write(step=step + 1)
+    note.write(said=taken)
     dist.destroy_process_group()
+
+
+NOW = dict.fromkeys(("killed-between", "store-training", "restart"), signal.SIGKILL)
+NOW |= {"terminated": signal.SIGTERM, "stopped": signal.SIGSTOP}
+ON_SERVER = {"server-killed": signal.SIGKILL, "server-stopped": signal.SIGSTOP}
 
 
 def strike(row: Row, model: nn.Module, inner: Any, folder: Path, cut: Callable[[], None]) -> None:
     """Have the fault, now or in the step that begins."""
-
-    def on_self(number: signal.Signals) -> Callable[..., None]:
-        return lambda *_: (_struck(folder), os.kill(os.getpid(), number))[0]
-
-    def fail(*_: Any) -> None:
-        _struck(folder)
-        raise RuntimeError("out of luck")
-
-    if row.fault == "restart" and os.environ.get("TORCHELASTIC_RESTART_COUNT") != "0":
+    name = row.fault
+    if name == "restart" and os.environ.get("TORCHELASTIC_RESTART_COUNT") != "0":
         return
-    match row.fault:
-        case "killed-forward":
-            model[2].register_forward_pre_hook(on_self(signal.SIGKILL))
-        case "killed-backward" | "killed-last":
-            model[2].weight.register_hook(on_self(signal.SIGKILL))
-        case "killed-between" | "store-training" | "restart":
-            on_self(signal.SIGKILL)()
-        case "terminated":
-            on_self(signal.SIGTERM)()
-        case "stopped":
-            on_self(signal.SIGSTOP)()
-        case "raises-forward":
-            model[2].register_forward_pre_hook(fail)
-        case "raises-backward":
-            model[2].weight.register_hook(fail)
-        case "raises-step":
-            inner.register_step_pre_hook(fail)
-        case "leaves":
-            _struck(folder)
+    if name in NOW:
+        _signal(folder, NOW[name])
+    elif name in ON_SERVER:
+        _signal(folder, ON_SERVER[name], int((folder / f"pid{row.workers}").read_text()))
+    elif name.startswith(("killed", "raises")):
+        place = {"forward": model[2].register_forward_pre_hook, "step": inner.register_step_pre_hook}
+        hook = place.get(name.split("-")[1], model[2].weight.register_hook)
+        hook(lambda *_: _signal(folder, signal.SIGKILL) if name.startswith("killed") else _fail(folder))
+    else:
+        _struck(folder)
+        _harm(name, folder, cut)
+
+
+def _harm(name: str, folder: Path, cut: Callable[[], None]) -> None:
+    match name:
         case "cut":
-            _struck(folder)
             cut()
-        case "server-killed" | "server-stopped":
-            _struck(folder)
-            number = signal.SIGKILL if row.fault == "server-killed" else signal.SIGSTOP
-            os.kill(int((folder / "pid2").read_text()), number)
         case "slow":
-            _struck(folder)
             time.sleep(3)
         case "full-disk":
-            _struck(folder)
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         case "child-lives-on":
             child = os.fork()
@@ -128,9 +118,17 @@ def strike(row: Row, model: nn.Module, inner: Any, folder: Path, cut: Callable[[
                 time.sleep(1000)  # such as a data loader's worker: it has copies of all sockets
                 os._exit(0)
             (folder / "child").write_text(str(child))
-            on_self(signal.SIGKILL)()
-        case _:
-            _struck(folder)
+            _signal(folder, signal.SIGKILL)
+
+
+def _signal(folder: Path, number: signal.Signals, pid: int | None = None) -> None:
+    _struck(folder)
+    os.kill(pid or os.getpid(), number)
+
+
+def _fail(folder: Path) -> None:
+    _struck(folder)
+    raise RuntimeError("out of luck")
 
 
 def _prepare(row: Row, folder: Path) -> None:
@@ -207,34 +205,31 @@ class _Note:
 
     @contextlib.contextmanager
     def failing(self, optimizer: ab.DistributedOptimizer) -> Any:
-        """Note a failure as the user would: save a checkpoint, let go, look at what is there."""
+        """After a failure, ask for what can be saved, as the user would, and note it."""
         try:
             yield
         except Exception as error:
-            refused = ""
+            said, refused = None, ""
             try:
-                self._model.state_dict()
-                optimizer.state_dict()
+                said = optimizer.recover()
             except Exception as other:
                 refused = _line(other)
-            with contextlib.suppress(Exception):
-                optimizer.close()
-            self.write(words=_line(error), refused=refused)
+            self.write(words=_line(error), refused=refused, said=said)
             raise
 
-    def write(self, *, words: str = "", refused: str = "", step: int | None = None) -> None:
+    def write(self, *, words: str = "", refused: str = "", said: int | None = None) -> None:
         """Write it down.
 
         Args:
             words: of the failure.
-            refused: what whoever wanted a checkpoint was told.
-            step: after which parameters should be; None is any.
+            refused: what whoever wanted to save a checkpoint was told.
+            said: how many steps parameters should have taken.
         """
         try:
             steps = sorted({*self._steps()})
         except Exception as error:  # nobody can read parameters that are not whole
             steps, refused = [], refused or _line(error)
-        noted = {"words": words, "refused": refused, "steps": steps, "wanted": step, "threads": _threads()}
+        noted = {"words": words, "refused": refused, "steps": steps, "said": said, "threads": _threads()}
         _write(self._folder, self._rank, noted)
 
     def _steps(self) -> list[int]:
@@ -313,7 +308,7 @@ def _sockets() -> set[int]:
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if os.readlink(entry).startswith("socket:"):
+            if str(entry.readlink()).startswith("socket:"):
                 found.add(int(entry.name))
     return found
 

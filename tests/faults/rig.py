@@ -35,7 +35,8 @@ class Outcome:
         seconds: from the fault to its end (s); from SIGCONT for one that was stopped.
         status: its exit status, negative for a signal; None if it hangs.
         words: its error, in one line.
-        parameters: whose they are: `step 12`, `step 12 and 13`, `refused: …`, or nothing where it had none.
+        parameters: after which step they are, as the replica has them: `step 12`, `step 12 and 13` if they are torn,
+            `refused: …`, or nothing where it had none.
         leftovers: what it, or the row, left behind.
         wrong: what is wrong with all this; nothing if it is as it should be.
     """
@@ -95,8 +96,10 @@ def _torchrun(row: Row, folder: Path, environ: dict[str, str]) -> int:
         return pid
     _enter(folder, "log0", environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})  # else gloo's groups fail, too
     options = ["--standalone", "--nproc-per-node", str(SIZE), "--max-restarts", "1"]
-    command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", "faults.rank", row.name, str(folder)]
+    module = ["-m", "faults.rank", row.name, str(folder)]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, *module]
     os.execv(sys.executable, command)
+    return 0  # never
 
 
 def _enter(folder: Path, log: str, environ: dict[str, str]) -> None:
@@ -171,44 +174,51 @@ class _Watch:
             leftovers=", ".join(leftovers),
             wrong="",
         )  # fmt: skip
-        return Outcome(**{**asdict(outcome), "wrong": ", ".join(self._wrong(outcome, noted))})
+        return Outcome(**{**asdict(outcome), "wrong": ", ".join(self._wrong(outcome))})
 
-    def _wrong(self, outcome: Outcome, noted: dict[str, Any]) -> Iterator[str]:
+    def _wrong(self, outcome: Outcome) -> Iterator[str]:
         """What is not as it should be."""
-        fault, rank = self._fault, outcome.rank
-        is_victim = not fault.goes_on and rank == fault.victim
-        serves = rank >= self._row.workers
         if outcome.status is None:
             yield "hangs"
             return
-        if outcome.seconds > BOUND_S and not fault.goes_on:
+        if outcome.seconds > BOUND_S and not self._fault.goes_on:
             yield f"took {outcome.seconds:g} s"
         if outcome.leftovers:
             yield "leftovers"
         if not self._struck_s():
             yield "the fault never came"
-        if not serves and (len(noted.get("steps", [])) > 1 or -1 in noted.get("steps", [])):
-            if not noted["refused"]:
-                yield "wrong parameters"
-        if fault.goes_on and not serves:
-            if outcome.status != 0:
+        if any(it.get("steps") != [it["said"]] for it in self._trainers(outcome.rank)):
+            yield "wrong parameters"
+        if self._fault.goes_on:
+            if outcome.status != 0 or not (self._serves(outcome.rank) or self._trainers(outcome.rank)):
                 yield "did not go on"
-            elif any(not it.get("wanted") or it["steps"] != [it["wanted"]] for it in self._goers(rank)):
-                yield "wrong parameters"
-        elif not is_victim and not serves:
-            if outcome.status != 1:
-                yield "went on" if outcome.status == 0 else f"ended with {outcome.status}"
-            if not fault.is_said(outcome.words, rank):
-                yield "words"
-        elif serves and not is_victim:
-            if outcome.status not in (0, 1):
-                yield f"ended with {outcome.status}"
-            if outcome.status == 1 and not re.match(r"CommunicationError: (server )?rank 2\b", outcome.words):
-                yield "words"
+        elif outcome.rank != self._fault.victim:
+            yield from self._wrong_end(outcome)
 
-    def _goers(self, rank: int) -> list[dict[str, Any]]:
-        """What workers noted whose training goes on: this rank, or all that torchrun has started."""
-        return [self._noted(each) for each in (range(self._row.workers) if self._row.fault == "restart" else [rank])]
+    def _wrong_end(self, outcome: Outcome) -> Iterator[str]:
+        """What is not as it should be where a survivor ends."""
+        serves = self._serves(outcome.rank)
+        if outcome.status not in ((0, 1) if serves else (1,)):
+            yield "went on" if outcome.status == 0 else f"ended with {outcome.status}"
+        if serves:
+            said = outcome.status == 0 or re.match(
+                rf"CommunicationError: (server )?rank {outcome.rank}\b", outcome.words
+            )
+        else:
+            said = self._fault.is_said(outcome.words, outcome.rank)
+        if not said:
+            yield "words"
+
+    def _serves(self, rank: int) -> bool:
+        return rank >= self._row.workers
+
+    def _trainers(self, rank: int) -> list[dict[str, Any]]:
+        """What this rank noted of its parameters, or all that torchrun has started; nothing of another model."""
+        ranks = range(self._row.workers) if self._row.fault == "restart" else [rank]
+        return [noted for noted in map(self._noted, ranks) if "said" in noted and not self._is_other(rank)]
+
+    def _is_other(self, rank: int) -> bool:
+        return (self._row.fault, rank) == ("other-model", self._fault.victim)
 
     def _noted(self, rank: int) -> dict[str, Any]:
         file = self._folder / f"rank{rank}.json"
@@ -218,7 +228,7 @@ class _Watch:
         """Its error, or the last line that it printed."""
         if noted.get("words"):
             return str(noted["words"])
-        if noted.get("wanted"):
+        if noted.get("said") and not noted["refused"]:
             return ""  # it has ended well
         log = self._folder / f"log{rank}"
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -275,7 +285,11 @@ def _left(folder: Path) -> list[str]:
     """Temporary files, and drafts beside the kept file."""
     kept = re.compile(r"autobyte\.toml(\.damaged.*|\.bad.*|\.\d+)?$")
     drafts = [path.name for path in (folder / "cwd").iterdir() if not kept.match(path.name)]
-    temporary = [path.name for path in (folder / "tmp").iterdir() if not path.name.startswith(("torchinductor", "torchelastic"))]
+    temporary = [
+        path.name
+        for path in (folder / "tmp").iterdir()
+        if not path.name.startswith(("torchinductor", "torchelastic"))
+    ]
     return sorted([*drafts, *(f"tmp/{name}" for name in temporary)])
 
 

@@ -15,7 +15,10 @@ TIMEOUT_S = 8.0  # of AutoByte's waits
 BOUND_S = 18.0  # from the fault to the end: a timeout, the roll call, and a busy machine
 
 #: What those say who wait for a lost rank: themselves, the step, and the lost one.
-LOST = r"^(?!.*all ranks are alive).*rank {rank}, step \d+: .*(rank {victim} is gone|no word from ranks? (\d+, )*{victim}\b)"
+LOST = (
+    r"^(?!.*all ranks are alive).*rank {rank}, step \d+: "
+    r".*(rank {victim} is gone|no word from ranks? (\d+, )*{victim}\b)"
+)
 #: Rank 0 has the store: once it is gone, nobody can be asked.
 MUTE = r"rank {rank}, (step \d+: )?.*(the store at which the ranks met does not answer|rank 0 is gone|rank 0\b)"
 
