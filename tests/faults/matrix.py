@@ -15,11 +15,19 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from faults import page, rig
 from faults.rows import QUICK, Row, all_rows
+from faulty import SMALL
+from jobs import make_job
+
+from autobyte.job import Cluster
+from autobyte.scheduler.policies import POLICIES
+from autobyte.simulator.world import World
+from autobyte.torch.tuning.audition import Audition
+from autobyte.tuning import make_tuner
 
 AT_ONCE = 6  # rows; they wait for timeouts most of the time
 
@@ -33,6 +41,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     chosen = QUICK if options.rows == "quick" else [row for row in all_rows() if re.search(options.rows, row.name)]
     folder = Path(tempfile.mkdtemp(prefix="faults"))
+    compile_once()
     gc.freeze()  # else every process would take seconds at its end to let go of what was imported before the fork
     if not run(list(chosen), folder, options.at_once):
         return
@@ -52,6 +61,17 @@ def main(arguments: Sequence[str]) -> None:
         write(out, outcomes)
     if out == page.DATA:
         page.fill(page.PAGE, page.DATA)
+
+
+def compile_once() -> None:
+    """Have numba compile what tuners simulate with, before processes are forked: each would do it again."""
+    job = make_job(3000, 3000, 3000, cluster=Cluster(3))
+    Audition().choose(job, SMALL, None)
+    world = World(job)
+    space = replace(POLICIES[SMALL.policy]().space(job), default=SMALL)
+    tuner = make_tuner("twin", space, job=job, seed=0, budget=4)
+    for _ in range(3):
+        tuner.tell(world.measure(tuner.ask() or SMALL, iterations=10, warmup=2))
 
 
 def run(rows: list[Row], folder: Path, at_once: int) -> bool:
