@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -41,7 +40,6 @@ class On:
         chooser: the policy and tuner that choose the config, as a text that must be the same on all ranks.
         search: makes what searches for a config; None if nothing does.
         listeners: is told of the training's steps, and tells the parts that are made here.
-        group: the ranks; None is all.
         drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
     """
 
@@ -54,7 +52,6 @@ class On:
         chooser: str,
         search: Callable[[Training], Search] | None,
         listeners: Listeners,
-        group: dist.ProcessGroup | None,
         drift: float,
         record: Path | str | None,
         cross_step: bool,
@@ -62,7 +59,6 @@ class On:
     ) -> None:
         self._optimizer = optimizer
         self._model = model
-        self._group = group
         self._listeners = listeners
         self._online: Online | None = None
         self.last_report: Report | None = None  # made by `close`
@@ -144,7 +140,7 @@ class On:
     def broadcast_buffers(self) -> None:
         """Send rank 0's buffers to all ranks. Collective."""
         self.flush()
-        broadcast_state(self._model, self._group, buffers_only=True)
+        broadcast_state(self._model, self.training.control, buffers_only=True)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes within the block accumulate, and send nothing."""

@@ -144,7 +144,6 @@ class DistributedOptimizer(Optimizer, Joinable):
             chooser=f"policy {policy}; tuner {tuner}",
             search=search if tuner is not None or policy == AUTO else None,
             listeners=listeners,
-            group=process_group,
             drift=drift,
             record=record,
             cross_step=cross_step,

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autobyte.internals import default_store
+from autobyte.torch.exchange.deadline import Deadline
+from autobyte.torch.exchange.secret import signed, unsigned
 
 LONG_S = 1.0  # after which a wait asks whether another rank has failed
 PATIENCE_S = 3.0  # for those who find out a little later
@@ -34,6 +36,8 @@ class RollCall:
         self._rank = rank
         self._others = [other for other in ranks if other != rank]
         self._raised = False
+        self._calls = 0  # that needed all ranks at once
+        self.issued = 0  # collectives, in the order that all ranks keep
         self._listening = threading.Event()
 
     def alarm(self, message: str) -> None:
@@ -49,9 +53,12 @@ class RollCall:
         self._listening.set()
 
         def poll() -> None:
+            self._store.set(f"at{self._rank}", str(self.issued))
             while self._listening.is_set():
                 if self._store.check(["alarm"]):
-                    heard(bytes(self._store.get("alarm")).decode())
+                    message = unsigned(bytes(self._store.get("alarm")))
+                    if message is not None:  # else a stranger's
+                        heard(message)
                     break
                 time.sleep(POLL_S)
 
@@ -60,6 +67,30 @@ class RollCall:
     def ignore(self) -> None:
         """Listen no more."""
         self._listening.clear()
+
+    def meet(self, deadline: Deadline) -> list[int]:
+        """Wait until all ranks are at this call, which scripts may make on one rank alone.
+
+        Returns:
+            the ranks that do not come in time, or wait already for a collective that comes after it.
+        """
+        self._calls += 1
+        call, missing = f"call{self._calls}/rank", self._others
+
+        def passed(rank: int) -> bool:
+            return self._store.check([f"at{rank}"]) and int(self._store.get(f"at{rank}")) > self.issued
+
+        def gather() -> None:
+            nonlocal missing
+            self._store.set(f"{call}{self._rank}", "here")
+            while missing := [other for other in missing if not self._store.check([f"{call}{other}"])]:
+                if any(passed(other) for other in missing):
+                    break
+                time.sleep(POLL_S)
+
+        with contextlib.suppress(TimeoutError):
+            deadline.run(gather)
+        return missing
 
     def absent(self) -> str:
         """Hear the others, and put into words who is silent."""
@@ -80,7 +111,7 @@ class RollCall:
 
     def _raise(self, message: str) -> None:
         self._store.set(f"rank{self._rank}", "here")
-        self._store.compare_set("alarm", "", message)
+        self._store.compare_set("alarm", "", signed(message).decode())
 
 
 def _in_thread(action: Callable[[], None]) -> threading.Thread:

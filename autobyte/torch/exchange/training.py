@@ -27,11 +27,12 @@ from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.leader import Led
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.exchange.connect import connect
+from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
+from autobyte.torch.exchange.secret import VARIABLE, mark
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
 
@@ -137,8 +138,8 @@ class Training:
         )
         parameters = self._trained(optimizer, model)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
-        self.control.agree("settings", settings)
-        broadcast_state(model, group)
+        self.control.agree("settings", f"{settings}; {VARIABLE} {mark()}")
+        broadcast_state(model, self.control)
         if engine == "ps":
             self.control.agree("servers", str(self.servers))
             if servers is not None and (both := sorted({*servers} & {*self.ranks})):
@@ -149,6 +150,8 @@ class Training:
             raise InputError(f"servers= is for engine='ps', not for '{engine}'")
         cluster = Cluster(self.size, min(self.size, len(self.servers)) if engine == "ps" else 0)
         shape = unmeasured(type(model).__name__, parameters.items())
+        self.largest = sum(p.numel() * max(p.element_size(), 2) for p in parameters.values())  # bytes of any payload
+        self._cannot_halve = ""  # why there is nothing that moves halves of all-reduces
         self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
         scale = 1 / self.size if average else None
         self.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype)
@@ -193,14 +196,24 @@ class Training:
     def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
         """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
 
+        The plan in force stays where a rank cannot make the connections that the other one needs.
+
         Args:
             job: its tensors in the order of first use, the same on all ranks.
             config: policy, partition, credit.
             order: of the blocks.
         """
         plan = self._plan(job, config, order)
+        known = bool(self._cannot_halve)
+        try:
+            self._prepare(plan)
+        except CommunicationError as error:
+            if not self._cannot_halve:
+                raise
+            if not known:
+                log.warning("the config in force stays, because %s cannot be used: %s", config.label, error)
+            return
         self.job, self.config, self._order = job, config, None if order is None else list(order)
-        self._prepare(plan)
         self.exchange.use(plan)
 
     def to_json(self) -> dict[str, Any]:
@@ -220,6 +233,7 @@ class Training:
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return False
+        self.control.together("load_state_dict")
         plan = MeasuredPlan.from_json(checkpoint, self.job)
         config = plan.config
         if plan.job is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):
@@ -243,11 +257,43 @@ class Training:
         return plan
 
     def _prepare(self, plan: Plan) -> None:
-        """Connect what moves halves of all-reduces, where a plan has any. Collective."""
-        if plan.tiling.gathers is not None and isinstance(self._engine, AllReduce) and self._engine.halves is None:
-            rank, ranks, name = self.control.global_rank, self.ranks, f"{self.name}/halves"
-            connections = connect(name, rank=rank, workers=ranks, servers=ranks, timeout=self._timeout)
-            self._engine.move_halves(Halves(self.buffers, rank=rank, ranks=ranks, connections=connections))
+        """Connect what moves halves of all-reduces, where a plan has any. Collective.
+
+        Raises:
+            CommunicationError: on every rank, if one of them cannot.
+        """
+        engine = self._engine
+        if plan.tiling.gathers is None or not isinstance(engine, AllReduce) or engine.halves is not None:
+            return
+        if self._cannot_halve:
+            raise CommunicationError(self._cannot_halve)
+        rank, ranks, connections, problem = self.control.global_rank, self.ranks, {}, ""
+        try:  # all look before one of them waits for another
+            own_address()
+        except InputError as error:
+            problem = f"rank {rank}: {error}"
+        self._check_all(problem)
+        try:  # in half of the time, so that all are back before the others give up
+            connections = connect(
+                f"{self.name}/halves", rank=rank, workers=ranks, servers=ranks, timeout=self._timeout / 2,
+                largest=self.largest,
+            )  # fmt: skip
+        except CommunicationError as error:
+            problem = str(error)
+        try:
+            self._check_all(problem)
+        except CommunicationError:
+            for connection in connections.values():
+                connection.sock.close()
+            raise
+        engine.move_halves(Halves(self.buffers, rank=rank, ranks=ranks, connections=connections))
+
+    def _check_all(self, problem: str) -> None:
+        """Raise on every rank what keeps one of them from moving halves. Collective."""
+        failed = self.control.gather(torch.tensor([bool(problem)], dtype=torch.uint8, device="cpu")).flatten()
+        if failed.any():
+            self._cannot_halve = self.control.share(problem, source=int(failed.nonzero()[0]))
+            raise CommunicationError(self._cannot_halve)
 
     def close(self) -> None:
         """Let go of hooks, threads and sockets."""
@@ -309,16 +355,16 @@ def travelling(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter
 
 
 @torch.no_grad()
-def broadcast_state(model: nn.Module, group: dist.ProcessGroup | None, *, buffers_only: bool = False) -> None:
-    """Send rank 0's parameters and buffers to all others. Collective."""
-    source = dist.get_global_rank(group, 0) if group is not None else 0
-    tensors = [*([] if buffers_only else model.parameters()), *model.buffers()]
-    for tensor in tensors:
-        if tensor.numel():
-            travelling = tensor.detach().contiguous()  # gloo would take as many elements from where it begins
-            dist.broadcast(travelling, source, group=group)
-            if travelling.data_ptr() != tensor.data_ptr():
-                tensor.copy_(travelling)
+def broadcast_state(model: nn.Module, control: Control, *, buffers_only: bool = False) -> None:
+    """Send the first rank's parameters and buffers to all others. Collective.
+
+    Raises:
+        CommunicationError: a rank does not take part within the timeout.
+    """
+    for name, parameter in () if buffers_only else model.named_parameters():
+        control.send(parameter, what=f"parameter '{name}'")
+    for name, buffer in model.named_buffers():
+        control.send(buffer, what=f"buffer '{name}'")
 
 
 def _all_reduce(training: Training, timeout: timedelta) -> Engine:
@@ -335,13 +381,16 @@ def _servers(training: Training, timeout: timedelta) -> Engine:
         rank=rank,
         workers=workers,
         servers=servers,
-        connect=lambda: connect(training.name, rank=rank, workers=workers, servers=servers, timeout=timeout),
+        connect=lambda: connect(
+            training.name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=training.largest
+        ),
     )
 
 
 def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
     ranks, name = training.ranks, f"{training.name}/order"
-    connections = connect(name, rank=training.control.global_rank, workers=ranks, servers=ranks[:1], timeout=timeout)
+    rank = training.control.global_rank
+    connections = connect(name, rank=rank, workers=ranks, servers=ranks[:1], timeout=timeout, largest=0)
     return Led(engine, list(connections.values()), leads=training.rank == 0)
 
 

@@ -1,6 +1,7 @@
 """The config that tuning found, in a small file that says what it is for; read again next time."""
 
 import math
+import os
 import tomllib
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -139,6 +140,21 @@ class Kept:
             new.replace(path)
         except (OSError, UnicodeEncodeError) as error:
             raise FileError(f"cannot keep the config in {path}: {error}") from None
+
+    @staticmethod
+    def check(path: Path) -> None:
+        """Look whether a file can be written there.
+
+        Raises:
+            InputError: it cannot.
+        """
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise InputError(f"keep= is '{path}', a folder: name a file in it")
+        if not folder.is_dir():
+            raise InputError(f"keep= is '{path}', but '{folder}' is no folder: make it, or say keep=None")
+        if not os.access(folder, os.W_OK):
+            raise InputError(f"keep= is '{path}', but '{folder}' cannot be written: name another, or say keep=None")
 
     @staticmethod
     def set_aside(path: Path) -> Path | None:

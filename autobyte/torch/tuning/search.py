@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autobyte.config import Config, Space
-from autobyte.errors import AutoByteError, FileError
+from autobyte.errors import AutoByteError, FileError, InputError
 from autobyte.job import Job
 from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.arguments import AUTO
@@ -18,6 +18,7 @@ from autobyte.tuners.base import TUNERS
 from autobyte.tuning import Tuning, make_tuner
 
 ONCE = 30  # windows of who searches once
+KEEP = Path("autobyte.toml")  # where nothing else is said
 PATIENCE_S = 60.0  # no step waits for a tuner; one that takes longer is not asked again
 
 log = logging.getLogger("autobyte")
@@ -61,9 +62,16 @@ class Search:
         self._job = fingerprint(training, policy=AUTO if tuner is None else training.config.policy)
 
     def resume(self) -> None:
-        """Use what was found for a job like this, if rank 0 can read it. Collective."""
+        """Use what was found for a job like this, if rank 0 can read it. Collective.
+
+        Raises:
+            InputError: on every rank, if rank 0 cannot write the file.
+        """
         training = self._training
         config: dict[str, Any] | None = None
+        problem = training.control.share(self._problem() if training.rank == 0 else "")
+        if problem:
+            raise InputError(problem)
         if training.rank == 0:
             self._kept = self._read()
             if self._kept is not None:
@@ -127,6 +135,18 @@ class Search:
                 "changed meanwhile, or they are noisy; delete %s to tune again",
                 config.label, 1e3 * trials[config].step_s, 1e3 * first.step_s, self._path,
             )  # fmt: skip
+
+    def _problem(self) -> str:
+        """Why nothing can be kept where the user wants it."""
+        try:
+            if self._path is not None:
+                Kept.check(self._path)
+        except InputError as error:
+            if self._path != KEEP:
+                return str(error)
+            log.warning("%s; nothing is kept", error)  # nobody has asked for it
+            self._path = None
+        return ""
 
     def _read(self) -> Kept | None:
         """What is in the file; nothing, and a warning, where that is damaged or something else."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
-from ranks import on_ranks
+from ranks import Ranks, on_ranks
 from tuned import CONFIGS, adam, beside_ddp, make_model
 
 import autobyte.torch as ab
@@ -65,3 +65,15 @@ def _budgets(rank: int) -> list[int | None]:
         found.append(optimizer._mode._search.budget)
         optimizer.close()
     return found
+
+
+def test_a_file_that_cannot_be_kept_is_an_input_error_on_every_rank(tmp_path: Path) -> None:
+    for keep, why in ((tmp_path, "a folder: name a file in it"), (tmp_path / "none" / "kept.toml", "is no folder")):
+        for outcome in Ranks(_cannot_keep, 2, str(keep)).outcomes():
+            assert str(outcome).startswith(f"InputError: keep= is '{keep}', "), outcome
+            assert why in str(outcome)
+
+
+def _cannot_keep(rank: int, keep: str) -> None:
+    model = make_model()
+    ab.DistributedOptimizer(adam(model), model, tuner="random", keep=keep)
