@@ -8,7 +8,7 @@
 # make quick   test the core: what decides, and what simulates it; under a minute
 # make test    the tests, except those that make bench runs
 # make bench   benchmarks with their ratios, and the tests of the paper's scripts; needs an idle machine
-# make faults  what goes wrong in training, on every engine, tuned and not: docs/faults.md; about FAULTS_MIN minutes on 2 cores
+# make faults  what goes wrong in training, on every engine, tuned and not: docs/faults.md; 10 minutes
 # make format  fix what a tool can fix
 #
 # Make results again
