@@ -204,6 +204,14 @@ def is_compiled(module: nn.Module) -> bool:
     return in_place or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
 
 
+def has_compiled_forward(module: nn.Module) -> bool:
+    """Whether `module.forward` was replaced by what `torch.compile` made of it; there is no public mark.
+
+    Modules inside are then traced with their hooks.
+    """
+    return hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+
+
 def uncompiled(hook: Hook) -> Hook:
     """A hook that `torch.compile` does not trace into; where nothing is compiled, as it is.
 

@@ -22,14 +22,16 @@ from autobyte.errors import InputError
 from autobyte.internals import is_unscaling
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
 from autobyte.torch.exchange.join import Company
-from autobyte.torch.exchange.training import Training, is_off
+from autobyte.torch.exchange.training import Training, is_off, is_rank_0
 from autobyte.torch.listening import Listeners
+from autobyte.torch.log import show_log
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
 from autobyte.torch.tuning.advice import DRIFT
+from autobyte.torch.tuning.callback import WindowReport
 from autobyte.torch.tuning.report import Report
-from autobyte.torch.tuning.search import Search
+from autobyte.torch.tuning.search import Search, use_kept
 
 _alive: "weakref.WeakSet[DistributedOptimizer]" = weakref.WeakSet()
 
@@ -48,7 +50,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         model: the same on all ranks; rank 0's parameters and buffers are sent to the others.
         policy: how gradients are cut and ordered; `auto` measures what simulation finds fastest beside DDP's best
             bucket, and keeps the fastest.
-        config: partition and credit; by default ByteScheduler's, small tensors fused.
+        config: partition and credit; by default ByteScheduler's, small tensors fused. A path is a file that `keep`
+            made: rank 0 reads it, and without a tuner its config stays for the whole training.
         tuner: name of what tunes partition and credit while training goes on, `bayesian` say; None leaves them.
         space: partitions and credits from which the tuner may choose; by default all that the policy has. Training
             begins with `config`, or with the config in the space that is nearest to the default.
@@ -69,6 +72,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         timeout: after which a wait fails, with a message that names rank, step and tensor.
         enabled: False leaves everything to the optimizer; so do AUTOBYTE_DISABLE=1 and a single rank.
         verify_steps: how many steps at the start are compared with a plain all-reduce.
+        on_window: called on rank 0 after every window of about ten steps, in the thread that trains, between two
+            steps; other ranks do not wait, so it must not call anything collective. One that raises is not called
+            again.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -83,7 +89,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         model: nn.Module,
         *,
         policy: str = BYTESCHEDULER,
-        config: Config | None = None,
+        config: Config | Path | str | None = None,
         tuner: str | None = None,
         space: Space | None = None,
         budget: int | None = None,
@@ -101,6 +107,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         timeout: timedelta = timedelta(seconds=120),
         enabled: bool = True,
         verify_steps: int = 0,
+        on_window: Callable[[WindowReport], object] | None = None,
     ) -> None:
         Joinable.__init__(self)
         if isinstance(optimizer, DistributedOptimizer):
@@ -108,11 +115,15 @@ class DistributedOptimizer(Optimizer, Joinable):
         check(
             optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift, timeout=timeout
         )
+        if on_window is not None and not callable(on_window):
+            raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
         check_space(space, tuner=tuner, policy=policy, config=config)
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
         self._mode: On | Off = Off(optimizer, self._tell_joined, None)
+        if is_rank_0(process_group):
+            show_log()
         if is_off(process_group, enabled=enabled):
             return
         for other in _alive:
@@ -121,11 +132,13 @@ class DistributedOptimizer(Optimizer, Joinable):
         size = dist.get_world_size(process_group)
         listeners = Listeners(self)
         begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine == "ps", space=space)
+        given = config if isinstance(config, Config) else None
+        file = None if config is None or given is not None else Path(str(config))
         connect = partial(
             Training,
             optimizer,
             model,
-            config=config or begin,
+            config=given or begin,
             engine=engine,
             wire_dtype=HALVES.get(wire_dtype, wire_dtype),
             accumulation=accumulation,
@@ -141,13 +154,15 @@ class DistributedOptimizer(Optimizer, Joinable):
             optimizer,
             model,
             connect=connect,
-            chooser=f"policy {policy}; tuner {tuner}",
+            chooser=f"policy {policy}; tuner {tuner}" + (f"; config of {file}" if file is not None else ""),
+            config_file=partial(use_kept, path=file, policy=policy, tuner=tuner, space=space) if file else None,
             search=search if tuner is not None or policy == AUTO else None,
             listeners=listeners,
             drift=drift,
             record=record,
             cross_step=cross_step,
             verify_steps=verify_steps,
+            on_window=on_window,
         )
         self._made_in = os.getpid()
         _alive.add(self)

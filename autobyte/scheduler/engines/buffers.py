@@ -53,6 +53,15 @@ class Buffers:
         """Let go of a gradient: its memory is the caller's again."""
         self._flat[tensor] = None
 
+    def recut(self) -> None:
+        """Let go of staging: blocks are cut in another way from now on, and none is under way."""
+        self._staging.clear()
+
+    @property
+    def staged_bytes(self) -> int:
+        """Memory that staging takes, beside the gradients."""
+        return sum(staged.nbytes for staged in self._staging.values())
+
     def take(self, block: Block) -> Tensor:
         """The flat tensor that travels for a block, averaged."""
         pieces = list(self._pieces(block.segments))

@@ -214,6 +214,8 @@ class Exchange:
             hook.remove()
         settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
+        self._tally = None  # it keeps the backend that counted, and that its threads and sockets
+        self._tallies.clear()
         return settled and not self.progress.open
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
@@ -252,7 +254,10 @@ class Exchange:
     def _begin(self, *, joined: bool = False) -> None:
         joining = joined or self._listener.begins()
         self.left()
+        before = self._session.plan
         self._session.begin(self.plan)
+        if self.plan is not before:
+            self._buffers.recut()
         self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
         self._missing = {}
         self._in_buffers.clear()

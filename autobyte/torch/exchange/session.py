@@ -47,6 +47,7 @@ class Session:
         self.timeout_s = timeout.total_seconds()
         self._error: CommunicationError | None = None
         self._changed = threading.Condition()
+        self._awaited: set[int] = set()  # tensors whose arrival somebody is to hear of
         self._arrived = [True] * len(plan.job.gradients)
         self.runner = Runner(
             plan,
@@ -91,8 +92,13 @@ class Session:
         if self.arrived(wanted):
             return
 
+        missing = wanted[:]
+
         def over() -> bool:
-            return self._error is not None or all(arrived[tensor] for tensor in wanted)
+            while missing and arrived[missing[-1]]:  # nobody looks at any of them twice
+                missing.pop()
+            self._awaited.update(missing[-1:])
+            return self._error is not None or not missing
 
         with self._changed:
             is_over = self._changed.wait_for(over, min(LONG_S, self.timeout_s))
@@ -152,7 +158,9 @@ class Session:
     def _on_arrived(self, tensor: int) -> None:
         with self._changed:
             self._arrived[tensor] = True
-            self._changed.notify_all()
+            if tensor in self._awaited:
+                self._awaited.discard(tensor)
+                self._changed.notify_all()
 
     def _on_alarm(self, message: str) -> None:
         self.fail(self.located(message))

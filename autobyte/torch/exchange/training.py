@@ -65,6 +65,13 @@ def is_off(group: dist.ProcessGroup | None, *, enabled: bool) -> bool:
     return why is not None
 
 
+def is_rank_0(group: dist.ProcessGroup | None) -> bool:
+    """Whether this process is the first of its group; by torchrun's count where torch.distributed has not begun."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(group) == 0
+    return os.environ.get("RANK", "0") == "0"
+
+
 def disabled_because(group: dist.ProcessGroup | None, *, enabled: bool) -> str | None:
     """Why there is nothing to do, or None.
 

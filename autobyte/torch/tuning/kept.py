@@ -3,6 +3,7 @@
 import math
 import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -29,6 +30,16 @@ class Trial:
 
     windows: float = 0  # of ten steps; one whose tuner wanted five is half of one
     step_s: float = 0.0  # mean over them
+
+
+def yardstick(trials: Mapping[Config, Trial]) -> Config:
+    """What a search's result is compared with: DDP's fastest buckets, or else what was measured first.
+
+    Args:
+        trials: at least one, in the order of their first windows.
+    """
+    buckets = [config for config in trials if config.policy == "ddp"]
+    return min(buckets, key=lambda config: trials[config].step_s) if buckets else next(iter(trials))
 
 
 @dataclass(frozen=True)

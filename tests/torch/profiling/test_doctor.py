@@ -4,9 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from ranks import free_port
+import pytest
+from ranks import free_port, on_ranks
+
+from autobyte.models import load
+from autobyte.torch.profiling.doctor import Symptoms, unclaimed_cores
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,4 +29,20 @@ def test_doctor_measures_a_model_on_the_ranks_that_there_are() -> None:
     assert 0 < told["measured"]["compute_s"] < 10
     assert told["bound_s"] <= told["ddp"]["step_s"]
     assert ended.returncode == (0 if told["verdict"] == "gain" else 1), ended.stderr
-    assert told["verdict"] == "gain" or "exitcode  : 3" in ended.stderr
+    status = {"gain": "", "keep DDP": "exitcode  : 3", "unknown": "exitcode  : 4"}[told["verdict"]]
+    assert status in ended.stderr
+
+
+def test_compute_cannot_take_longer_than_the_step_that_it_is_part_of() -> None:
+    seen = Symptoms(load("vgg16"), 2, compute_s=3.67, step_s=2.32, bytes_per_s=1e8, per_block_s=1e-4)
+    assert seen.contradiction == "compute alone took 3.67 s, longer than all of DDP's step, 2.32 s"
+    assert replace(seen, compute_s=2.4).contradiction == ""  # as good as the same
+
+
+def test_what_ranks_use_is_not_taken_for_the_load_of_others() -> None:
+    assert on_ranks(_claims, 2) == [pytest.approx(0.5)] * 2
+
+
+def _claims(rank: int) -> float:
+    """Each rank uses a core, and somebody else half of one."""
+    return unclaimed_cores(others=1.5, own=1.0)

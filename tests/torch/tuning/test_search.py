@@ -3,13 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch.distributed as dist
 from ranks import Ranks, on_ranks
 from tuned import CONFIGS, adam, beside_ddp, make_model
 
 import autobyte.torch as ab
 from autobyte.config import Config
-from autobyte.torch.tuning.kept import Kept
+from autobyte.errors import InputError
+from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.tuning.kept import Fingerprint, Kept
 
 
 def test_a_search_that_did_not_end_is_kept_and_goes_on(tmp_path: Path) -> None:
@@ -29,6 +32,52 @@ def _goes_on(rank: int, keep: str) -> None:
         assert not kept.finished
         assert kept.windows >= 3
         begun = kept.config
+
+
+def test_a_kept_config_is_used_frozen(tmp_path: Path) -> None:
+    on_ranks(_frozen, 2, str(tmp_path))
+
+
+def _frozen(rank: int, folder: str) -> None:
+    file = Path(folder) / "kept.toml"
+    kept = Kept(
+        Fingerprint("Sequential", "?", 8, "ps", "as they are", "auto"), 1e9, CONFIGS[1], "auto", 9, 0.1, 0.2,
+        finished=False,
+    )  # fmt: skip
+    if rank == 0:  # the other rank's host may have no such file
+        kept.write(file)
+    before = file.read_bytes() if rank == 0 else b""
+    optimizer, used = beside_ddp(rank, config=str(file), steps=40)
+    assert used == [CONFIGS[1]]  # found for other ranks, and of a search that had not ended: it stays all the same
+    optimizer.close()
+    assert rank or file.read_bytes() == before
+    dist.barrier()
+
+
+def test_a_config_file_that_cannot_be_used_is_an_input_error_on_all_ranks(tmp_path: Path) -> None:
+    on_ranks(_unusable, 2, str(tmp_path))
+
+
+def _unusable(rank: int, folder: str) -> None:
+    damaged, missing, good = (Path(folder) / name for name in ("damaged.toml", "missing.toml", "good.toml"))
+    if rank == 0:
+        damaged.write_text("schema = 3\n[job]\nmodel =")
+        Kept(
+            Fingerprint("Net", "?", 2, "allreduce", "as they are", "auto"), 1e9, CONFIGS[1], "auto", 9, 0.1, 0.2
+        ).write(good)
+    for given, why in (
+        ({"config": missing}, "missing.toml': there is no such file"),
+        ({"config": str(damaged)}, "damaged.toml': cannot use"),
+        ({"config": good, "policy": "usbyte"}, "policy='usbyte', but config= is of 'bytescheduler'"),
+        ({"config": good, "tuner": "random", "space": ab.Space((4, 8))}, "which is not in space="),
+    ):
+        model = make_model()
+        with pytest.raises(InputError, match=why):
+            ab.DistributedOptimizer(adam(model), model, **given)
+        assert not [module for module in model.modules() if module._forward_pre_hooks]
+    with pytest.raises(CommunicationError, match=r"ranks \[1\] have policy= or tuner= .*config of"):
+        ab.DistributedOptimizer(adam(model := make_model()), model, config=[good, None][rank])
+    assert damaged.exists()
 
 
 def test_a_tuner_stays_in_its_space(tmp_path: Path) -> None:
