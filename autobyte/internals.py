@@ -83,6 +83,26 @@ def default_store() -> Store:
     return PrefixStore(f"attempt{attempt}", _get_default_store())
 
 
+def restart_fails() -> bool:
+    """Whether torchelastic could restart this training, and the restart would fail.
+
+    The default group's gloo leaves addresses in the store. torchelastic shares its store with the ranks of every
+    attempt, torch 2.13 without a prefix for the attempt: then ranks of the next one try to reach those that are dead.
+    A store does not tell its prefix, but the keys that it holds.
+    """
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0)
+    if not restarts or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not dist.is_gloo_available():
+        return False
+    if "gloo" not in dist.get_backend_config():
+        return False
+    store, probe = _get_default_store(), "autobyte/probe"
+    store.set(probe, "")
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    keys = store.list_keys() if hasattr(store, "list_keys") else []
+    return any(key.endswith(probe) and "attempt" not in key for key in keys)
+
+
 def store_host() -> str | None:
     """The host of the store at which the ranks of the default group met, as they name it; None of a file, say.
 

@@ -50,6 +50,9 @@ def doctor(
     accumulation: AccumulationOption = 1,
     wire_dtype: WireOption = "",
     calibration: CalibrationOption = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="under torchrun, too, end with status 3 where DDP should be kept")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Predict what a job would gain over DDP.
@@ -57,8 +60,9 @@ def doctor(
     Says whether scheduling would make it faster, by how much, and what would help. It needs a profile and a
     bandwidth. Under torchrun it takes a model of your own instead, and measures it with DDP on your ranks: compute,
     communication, and the part of it that nothing hides. Exit status 0: a gain of at least 6 % is predicted, so 5 %
-    is likely. Exit status 3: keep DDP (torchrun makes it a 1; read "verdict" from --json). Exit status 4: unknown,
-    because the machine was busy with something else, or measurements contradict each other.
+    is likely. Exit status 3: keep DDP. Exit status 4: unknown, because the machine was busy with something else, or
+    measurements contradict each other. Under torchrun, which takes every other status for a failure, the status is 0;
+    read "verdict" from --json, or say --exit-code (torchrun then makes a 1 of the 3 and the 4).
 
     \b
     autobyte doctor --profile mine.json --bandwidth 1Gbit --workers 4
@@ -71,7 +75,7 @@ def doctor(
     if (source is None) == (profile is None):
         raise InputError("doctor takes a model of your own (FILE.py:make_model, under torchrun), or --profile")
     if source is not None:
-        _as_rank(source, inputs, device, json=json)
+        _as_rank(source, inputs, device, exit_code=exit_code, json=json)
         return
     assert profile is not None
     settings: dict[str, Any] = {
@@ -106,7 +110,7 @@ def _doubt_of(profile: str) -> str:
     return f"others kept {cores} cores busy while {profile} was measured" if cores else ""
 
 
-def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
+def _as_rank(source: str, inputs: str, device: str, *, exit_code: bool, json: bool) -> None:
     """Measure as one of torchrun's ranks; the first one speaks, all end with its status."""
     from dataclasses import replace
 
@@ -144,7 +148,7 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
         _show(diagnosis, symptoms, doubt=doubt, json=json)
     sys.stdout.flush()  # torchrun ends all ranks as soon as one has ended with another status than 0
     dist.broadcast(ends_with, 0)
-    status = int(ends_with)
+    status = int(ends_with) if exit_code else 0
     dist.destroy_process_group()
     os._exit(status)  # DDP keeps gloo's threads: one that lets go of a tensor while the interpreter ends aborts it
 
@@ -181,8 +185,7 @@ def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, doubt: str, js
         )
     print_line(
         f"compute {format_seconds(diagnosis.compute_s)}, bytes alone {format_seconds(diagnosis.wire_s)}: "
-        f"{diagnosis.ratio:.2f} of compute, "
-        f"{'in' if diagnosis.in_band else 'outside'} the band where order matters, 0.5 to 3"
+        f"{diagnosis.ratio:.2f} of compute; " + _band(diagnosis)
     )
     print_line(
         f"DDP at its best ({diagnosis.ddp.config.label}): {format_seconds(diagnosis.ddp.step_s)}, of it exposed "
@@ -206,6 +209,16 @@ def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, doubt: str, js
         f'gain: {100 * diagnosis.gain:.0f} % with policy="{diagnosis.best.name}"; '
         'policy="auto" measures it beside others'
         if diagnosis.worthwhile
-        else f"keep DDP: less than {100 * (GAIN + MARGIN):.0f} % to gain from scheduling, "
-        f"{100 * MARGIN:.0f} % of it for predictions that are too good"
+        else f"keep DDP: scheduling is predicted to gain {max(0.0, 100 * diagnosis.gain):.1f} %, and a change is "
+        f"worth it from {100 * (GAIN + MARGIN):.0f} % on, because predictions are about {100 * MARGIN:.0f} % too high"
     )
+
+
+def _band(diagnosis: "Diagnosis") -> str:
+    """What the ratio of communication to compute says, and that the simulation says otherwise where it does."""
+    from autobyte.simulator.diagnose import BAND
+
+    usual = f"gains are usual from {BAND[0]:g} to {BAND[1]:g}"
+    if diagnosis.in_band or not diagnosis.worthwhile:
+        return usual
+    return f"{usual}, but this job is predicted to gain, too"

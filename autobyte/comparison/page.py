@@ -17,6 +17,7 @@ from autobyte.comparison.panels.timeline import draw_timeline
 from autobyte.comparison.table import COLUMNS, references, table
 from autobyte.comparison.template import fill
 from autobyte.comparison.title import count, title
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError
 from autobyte.results import DATABASE, Results, StoredTrial
 from autobyte.tuning import WINDOW
@@ -147,14 +148,12 @@ def save_page(path: Path, page: str) -> None:
     Raises:
         FileError: it is somebody else's, or cannot be written.
     """
-    draft = path.with_name(f".{path.name}.tmp")
     try:
         if path.exists() and OURS not in path.read_bytes()[:1000]:
             raise FileError(f"{path} was not written by `autobyte report`; move it away first")
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(path)
     except FileError:
         raise
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise FileError(f"cannot write {path}: {error.strerror}") from None
+    with draft_of(path) as draft:
+        draft.write_text(page, encoding="utf-8")

@@ -8,7 +8,7 @@ from autobyte.comparison.panels.landscape import draw_landscape, landscape_heigh
 from autobyte.comparison.panels.look import Outcome, drawable, encoded, new_figure, styled
 from autobyte.comparison.panels.regret import draw_regret, regret_height
 from autobyte.comparison.title import count, title
-from autobyte.errors import FileError
+from autobyte.drafts import draft_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,10 +26,8 @@ def draw_comparison(outcome: Outcome, path: Path) -> None:
     """
     with styled():
         data = encoded(picture(outcome), "png", dpi=300, metadata={"Software": None})
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    with draft_of(path) as draft:
+        draft.write_bytes(data)
 
 
 def picture(outcome: Outcome) -> "Figure":

@@ -41,6 +41,8 @@ def check(
         raise InputError(f"timeout must be a timedelta, got {timeout!r}")
     if budget is not None and budget < 1:
         raise InputError(f"budget must be at least 1 window, got {budget}; None is what the tuner needs")
+    if budget is not None and tuner is None and policy != AUTO:
+        raise InputError(f"budget={budget} is for a tuner, and there is none: say tuner= or policy='{AUTO}', too")
     if not drift > 0:
         raise InputError(f"drift must be positive, got {drift}; inf keeps the first plan")
     if policy != AUTO and policy not in POLICIES:

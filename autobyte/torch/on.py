@@ -15,13 +15,15 @@ from torch.utils.hooks import RemovableHandle
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
+from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
+from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.times import LayerTimes
-from autobyte.torch.model.updates import Updates, can_cross_steps, drop, zero
+from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop, zero
 from autobyte.torch.tuning.advice import Adviser
 from autobyte.torch.tuning.callback import Callback, WindowReport
 from autobyte.torch.tuning.online import Online
@@ -66,6 +68,7 @@ class On:
         self._listeners = listeners
         self._online: Online | None = None
         self.last_report: Report | None = None  # made by `close`
+        self.last_state: dict[str, Any] | None = None  # made by `recover`: what a checkpoint keeps of the training
         self._handles: list[RemovableHandle] = []
         self._drift = drift
         self.training = connect()
@@ -84,7 +87,8 @@ class On:
             self.training.close()  # else its hooks would stay with the model
             raise
         self._verification = Verification(self.training, verify_steps)
-        self._updates = Updates(optimizer, self.training.exchange)
+        self._steps = 0
+        self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
         listeners.start(self._updates, self._verification)
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
         self._cross = cross_step and self._may_cross()
@@ -109,6 +113,11 @@ class On:
             optimizer.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),
         ]
 
+    @property
+    def steps(self) -> int:
+        """Steps that parameters and optimizer state have taken, when all updates that are due are taken."""
+        return self._steps
+
     def step(self, closure: Callable[[], Any] | None) -> Any:
         """Update the parameters."""
         exchange, progress = self.training.exchange, self.training.progress
@@ -116,7 +125,7 @@ class On:
         self._updates.settle()  # still due if no forward or backward pass came since the step before
         if closure is not None:
             exchange.announced()  # looked at and dropped: no switch between two evaluations
-            return self._optimizer.step(self._averaged(closure))
+            return self._step_with(closure)
         crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
         if crossing and not (progress.averaged or exchange.at_once or self._verification.active):
             exchange.close()
@@ -124,11 +133,26 @@ class On:
         else:
             self.synchronize()
             self._optimizer.step()
+        self._steps += 1
         progress.take()
         progress.end()
         if self._online is not None and not (progress.joining and exchange.joined):
             self._online.after_step()
         return None
+
+    @torch.no_grad()
+    def _step_with(self, closure: Callable[[], Any]) -> Any:
+        """Step with a closure. One that changes parameters between evaluations, as LBFGS does, can be undone."""
+        former = Former(self._optimizer)
+        if type(self._optimizer) not in ELEMENTWISE:
+            former.keep(parameter for group in self._optimizer.param_groups for parameter in group["params"])
+        try:
+            loss = self._optimizer.step(torch.enable_grad()(self._averaged(closure)))
+        except CommunicationError:
+            former.bring_back()
+            raise
+        self._steps += 1
+        return loss
 
     def synchronize(self) -> None:
         """Wait for all averages."""
@@ -176,15 +200,26 @@ class On:
         """The optimizer's state, when all updates are taken, and the config and plan in force."""
         self.flush()
         state = self._optimizer.state_dict()
-        state["autobyte"] = self.training.to_json()
+        state["autobyte"] = self._to_json()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave; a config of another job is left aside."""
-        self.flush()
+        """Take up what `state_dict` gave; a config of another job is left aside.
+
+        Raises:
+            CommunicationError: training cannot go on, because averages can no longer be made.
+        """
+        try:
+            self.flush()
+            self.training.exchange.start_over()
+        except CommunicationError as error:
+            raise CommunicationError(
+                f"training cannot go on here: call recover(), and load the checkpoint into a new wrapper ({error})"
+            ) from error
         self._optimizer.load_state_dict(state_dict)
         if "autobyte" not in state_dict:
             return
+        self._steps = state_dict["autobyte"].get("steps", self._steps)
         if self.training.resume(state_dict["autobyte"]) and self._online is not None:
             self._online.restart()
 
@@ -221,6 +256,16 @@ class On:
             self._updates.remove()
             self.part()
 
+    def recover(self) -> int:
+        """Let go of everything after a failure, and say how many steps parameters and optimizer state have taken."""
+        try:
+            self.close()
+        except CommunicationError as error:
+            log.info("recovered from: %s", error)
+        self.last_state = self._to_json()
+        log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
+        return self._steps
+
     def part(self) -> None:
         """Let go of the tuner, of threads and sockets."""
         try:
@@ -228,6 +273,22 @@ class On:
                 self._online.adviser.part()
         finally:
             self.training.close()
+
+    def _to_json(self) -> dict[str, Any]:
+        return self.training.to_json() | {"steps": self._steps}
+
+    def _on_undone(self) -> None:
+        self._steps -= 1
+        log.warning(
+            "rank %d: some averages never arrived, so the last step() is undone on every layer: parameters and "
+            "optimizer state have taken %d steps",
+            self._rank,
+            self._steps,
+        )
+
+    @property
+    def _rank(self) -> int:
+        return self.training.control.global_rank
 
     def _may_cross(self) -> bool:
         """Whether layers can be updated one by one; says so if not."""

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ from autobyte.torch.tuning.advice import DRIFT
 from autobyte.torch.tuning.callback import WindowReport
 from autobyte.torch.tuning.report import Report
 from autobyte.torch.tuning.search import Search, use_kept
+
+log = logging.getLogger("autobyte")
 
 _alive: "weakref.WeakSet[DistributedOptimizer]" = weakref.WeakSet()
 
@@ -225,6 +228,39 @@ class DistributedOptimizer(Optimizer, Joinable):
         """Take up what `state_dict` gave, here or without AutoByte; a config of another job is left aside."""
         self._mode.load_state_dict(state_dict)
 
+    @property
+    def steps(self) -> int:
+        """Steps that parameters and optimizer state have taken, those before the checkpoint that was loaded included.
+
+        A step counts when `step()` has returned, and no more if it had to be undone.
+        """
+        return self._mode.steps
+
+    def recover(self) -> int:
+        """Close the wrapper after a failure, and say which step parameters and optimizer state are of.
+
+        If averages of the last step never arrived, that step is undone on all layers: parameters, optimizer state and
+        hyper-parameters are those before it. Ranks may differ by one step. Not collective. A learning-rate scheduler
+        or a gradient scaler of yours has counted the step that was undone.
+
+        >>> try:
+        ...     train(model, optimizer)
+        ... except ab.CommunicationError:
+        ...     steps = optimizer.recover()
+        ...     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"after{steps}.pt")
+        ...     raise
+
+        Returns:
+            how many steps they have taken, as `steps` says.
+
+        Raises:
+            InputError: an update is refused, because a parameter or a gradient was changed before it.
+        """
+        try:
+            return self._mode.recover()
+        finally:
+            self._turn_off()
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse it: ranks agreed on the gradients that travel when the optimizer was wrapped.
 
@@ -251,7 +287,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         try:
             self._mode.close()
         finally:
-            self._mode = Off(self._optimizer, self._tell_joined, self._mode.last_report)
+            self._turn_off()
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """Say what this rank does once its inputs have ended, within torch's `Join([optimizer])`.
@@ -281,6 +317,12 @@ class DistributedOptimizer(Optimizer, Joinable):
         """Look up on the user's optimizer what torch keeps on every optimizer."""
         return getattr(self.__dict__["_optimizer"], name)
 
+    def _turn_off(self) -> None:
+        over = self._mode
+        self._mode = Off(
+            self._optimizer, self._tell_joined, over.last_report, steps=over.steps, last_state=over.last_state
+        )
+
     def _accompany(self) -> None:
         self._mode.accompany()
 
@@ -304,4 +346,10 @@ def _part_at_exit() -> None:
 
 def report() -> list[Report]:
     """What was tried, won and spent for every wrapped model of this process; rank 0 knows it all."""
-    return [each for optimizer in _alive if (each := optimizer.report()) is not None]
+    reports = [each for optimizer in _alive if (each := optimizer.report()) is not None]
+    if not reports:
+        log.warning(
+            "nothing to report: no model is wrapped here, or AutoByte is off, as it is on a single rank; start the "
+            "script with torchrun"
+        )
+    return reports

@@ -79,6 +79,19 @@ def test_what_was_measured_on_a_busy_machine_has_no_verdict(
     assert json.loads(capsys.readouterr().out)["verdict"] == "unknown"
 
 
+def test_a_gain_outside_the_usual_band_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """VGG16 at 10 Gbit/s sends for 4.8 times as long as it computes, and gains all the same."""
+    assert run(["doctor", "--profile", "vgg16", "--arch", "ps"]) == 0
+    assert "gains are usual from 0.5 to 3, but this job is predicted to gain, too\n" in capsys.readouterr().out
+
+
+def test_the_verdict_names_the_gain_and_what_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--profile", "vgg16", "--bandwidth", "400Gbit"]) == KEEP_DDP
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert verdict.startswith("keep DDP: scheduling is predicted to gain ")
+    assert verdict.endswith(" %, and a change is worth it from 6 % on, because predictions are about 1 % too high")
+
+
 @pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "a.py:b", "--profile", "vgg16"], ["doctor", "a.py:b"]])
 def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert run(arguments) == 2

@@ -49,6 +49,7 @@ def _wrong_arguments(rank: int) -> None:
         ({"on_window": "print"}, "on_window must be a function of one WindowReport, got 'print'"),
         ({"timeout": 30}, "timeout must be a timedelta, got 30"),
         ({"tuner": "twin", "budget": 0}, "budget must be at least 1 window, got 0"),
+        ({"budget": 5}, "budget=5 is for a tuner, and there is none: say tuner= or policy='auto', too"),
         ({"drift": 0.0}, "drift must be positive, got 0.0"),
     ):
         with pytest.raises(InputError) as caught:

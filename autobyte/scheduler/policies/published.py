@@ -6,8 +6,8 @@ Arrays are over tensors, front first; times in seconds, sizes in units, `unit` =
 # mypy: disallow-untyped-decorators=False
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.job import Floats, Ints
 from autobyte.scheduler.policies.unequal import effort_for
 

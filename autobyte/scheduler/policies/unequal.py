@@ -16,8 +16,8 @@ Arrays are over tensors, front first; all in seconds: `ready` not increasing, `t
 # mypy: disallow-untyped-decorators=False
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.job import Floats, Ints
 
 BEFORE, AFTER, CUT = 1, 2, 3  # the last gradient: how a tensor travels

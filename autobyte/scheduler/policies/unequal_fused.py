@@ -3,8 +3,8 @@
 # mypy: disallow-untyped-decorators=False
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.job import Floats, Ints
 from autobyte.scheduler.policies.unequal import PASSES, better, effort_for
 

@@ -187,7 +187,9 @@ class Control:
         try:
             while not _is_over(work, patience_s):
                 patience_s = POLL_S
-                self.rollcall.listen(alarms.append)
+                self.rollcall.listen(
+                    alarms.append, where=lambda: f"rank {self.global_rank}, step {self._step()}: could not {what}"
+                )
                 if alarms:
                     raise RuntimeError(alarms[0])
         except RuntimeError as error:

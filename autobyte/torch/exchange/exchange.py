@@ -180,6 +180,26 @@ class Exchange:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
         self._passes = dict.fromkeys(self.parameters, 0)
 
+    @property
+    def whole(self) -> bool:
+        """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
+        return self._session.whole and not self._missing
+
+    @property
+    def failed(self) -> bool:
+        """Whether averages that have not arrived never will."""
+        return self._session.failed
+
+    def start_over(self) -> None:
+        """All ranks have loaded one checkpoint: it does not matter any more who left out an update before.
+
+        Raises:
+            CommunicationError: averages can no longer be made.
+        """
+        self._session.check()
+        self._tally = None
+        self._tallies.clear()
+
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
         return self._session.arrived(self._index[name] for name in names)
@@ -190,9 +210,12 @@ class Exchange:
         self._session.wait(self._index[name] for name in chosen)
         self._mirrors.bring(chosen)
         for name in chosen:
-            zeros = self._missing.pop(name, None)
-            if zeros is not None and self._tally is not None and self._counts(self._tally).having(self._index[name]):
+            zeros = self._missing.get(name)
+            if zeros is None:
+                continue
+            if self._tally is not None and self._counts(self._tally).having(self._index[name]):
                 self.parameters[name].grad = zeros.detach()  # another rank had one
+            del self._missing[name]
 
     def left(self) -> None:
         """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
@@ -306,7 +329,9 @@ class Exchange:
         try:
             return StepCounts(tally.wait())
         except CommunicationError as error:
-            raise self._session.located(error) from error
+            located = self._session.located(error)
+            self._session.fail(located, names_silent=True)
+            raise located from error
 
     def _check_taken(self, counts: StepCounts) -> None:
         skipped = counts.left_out

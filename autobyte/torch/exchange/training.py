@@ -9,7 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from importlib.metadata import entry_points
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -18,7 +20,7 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
-from autobyte.internals import own_gloo
+from autobyte.internals import own_gloo, restart_fails
 from autobyte.job import Cluster, Job
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
@@ -32,14 +34,16 @@ from autobyte.torch.exchange.control import CommunicationError, Control, first_l
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
+from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.secret import VARIABLE, mark
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
 
 log = logging.getLogger("autobyte")
 
-#: Numbers of wrapped models, by ranks that share them, in the order of construction: the same on all these ranks.
-_names: dict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
+#: Numbers of wrapped models, by default group and ranks that share them, in the order of construction: the same on
+#: all these ranks. A rank that has just come, and one that has made another default group, begin to count alike.
+_names: WeakKeyDictionary[Any, dict[tuple[int, ...], Iterator[int]]] = WeakKeyDictionary()
 
 PLANNED, LEADER = ORDERS = ("planned", "leader")
 WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
@@ -48,7 +52,8 @@ WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16"
 def name_for(ranks: Sequence[int]) -> str:
     """A name unlike any other for the next wrapped model of these ranks, the same on each of them."""
     key = tuple(ranks)
-    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(_names[key])}"
+    numbers = _names.setdefault(dist.group.WORLD, defaultdict(itertools.count))
+    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(numbers[key])}"
 
 
 def is_off(group: dist.ProcessGroup | None, *, enabled: bool) -> bool:
@@ -123,8 +128,7 @@ class Training:
         listener: Listener,
         average: bool = True,
     ) -> None:
-        if engine not in ENGINES:
-            raise unknown("engine", engine, ENGINES)
+        connector(engine)  # known?
         if wire_dtype is not None and wire_dtype not in WIRE:
             raise unknown("wire dtype", wire_dtype, WIRE)
         if accumulation < 1:
@@ -135,6 +139,12 @@ class Training:
         self._timeout = timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        if self.rank == 0 and restart_fails():
+            log.warning(
+                "torchrun can restart these ranks, but the next attempt may fail: torch's gloo group will read "
+                "addresses that this attempt leaves in the store; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and "
+                "start torchrun with --standalone or --rdzv-backend c10d"
+            )
         self.servers = self.ranks if servers is None else list(servers)
         self.name = name_for(self.ranks)
         self.engine = engine
@@ -145,14 +155,15 @@ class Training:
         )
         parameters = self._trained(optimizer, model)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
-        self.control.agree("settings", f"{settings}; {VARIABLE} {mark()}")
+        self._agree("settings", f"{settings}; {VARIABLE} {mark()}")
         broadcast_state(model, self.control)
         if engine == "ps":
-            self.control.agree("servers", str(self.servers))
+            self._agree("servers", str(self.servers))
             if servers is not None and (both := sorted({*servers} & {*self.ranks})):
                 raise InputError(
                     f"servers={list(servers)}: ranks {both} train; leave servers= out, or name ranks that do not"
                 )
+            self.control.rollcall.include(self.servers)
         elif servers is not None:
             raise InputError(f"servers= is for engine='ps', not for '{engine}'")
         cluster = Cluster(self.size, min(self.size, len(self.servers)) if engine == "ps" else 0)
@@ -165,7 +176,7 @@ class Training:
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
-        transport = self._engine = ENGINES[engine](self, timeout)
+        transport = self._engine = connector(engine)(self, timeout)
         self._prepare(plan)
         if order == LEADER:
             transport = _led(self, transport, timeout)
@@ -310,18 +321,26 @@ class Training:
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
 
+    def _agree(self, what: str, value: str) -> None:
+        """Make sure that all ranks have the same; else servers hear at once that nobody will come."""
+        try:
+            self.control.agree(what, value)
+        except CommunicationError as error:
+            self.control.rollcall.alarm(str(error), patience_s=LONG_S)
+            raise
+
     def _trained(self, optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
         """What travels, the same on all ranks; one that refuses its model tells the others, who would wait for it."""
         try:
             parameters = travelling(optimizer, model)
         except InputError as error:
             with suppress(CommunicationError):
-                self.control.agree("a model", f"none that can be trained: {error}")
+                self._agree("a model", f"none that can be trained: {error}")
             raise
         shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
         self.fingerprint = hashlib.sha256(shapes.encode()).hexdigest()[:16]
         laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
-        self.control.agree("a model", laid)  # gradients travel in the order of memory
+        self._agree("a model", laid)  # gradients travel in the order of memory
         return parameters
 
 
@@ -401,4 +420,25 @@ def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
     return Led(engine, list(connections.values()), leads=training.rank == 0)
 
 
-ENGINES: dict[str, Callable[[Training, timedelta], Engine]] = {"allreduce": _all_reduce, "ps": _servers}
+Connect = Callable[[Training, timedelta], Engine]
+
+ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers}
+GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
+
+
+def connector(engine: str) -> Connect:
+    """What connects an engine: of the table, or of another package.
+
+    Raises:
+        InputError: no such engine, or it cannot be loaded.
+    """
+    if engine in ENGINES:
+        return ENGINES[engine]
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    if engine not in others:
+        raise unknown("engine", engine, [*ENGINES, *others])
+    try:
+        found: Connect = others[engine].load()
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"engine '{engine}' cannot be loaded from {others[engine].value}: {error}") from error
+    return found

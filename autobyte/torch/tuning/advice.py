@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from autobyte.config import Config
+from autobyte.errors import InputError
 from autobyte.job import Floats, Job
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.layers import CalledLayer
@@ -291,7 +292,7 @@ class Adviser:
             answer = (
                 None if planned is not None and planned.holds(window, self._drift) else self._plan(window, config)
             )
-        except Exception as error:  # training goes on with the plan it has
+        except (Exception, SystemExit) as error:  # training goes on with the plan it has
             if not threading.main_thread().is_alive():
                 return  # the script is over, and what planning needs may be gone
             self.failure = f"{type(error).__name__}: {error}"
@@ -314,7 +315,10 @@ class Adviser:
             if self._search is not None:
                 try:
                     self.tuning = self._search.begin(self.measured_job(window), window.config)
-                except Exception as error:  # a plan is made without it
+                except InputError as error:  # a plan is made without it
+                    self.failure = f"{type(error).__name__}: {error}"
+                    log.error("%s; training goes on without it", error)
+                except Exception as error:
                     self.failure = f"{type(error).__name__}: {error}"
                     log.exception("the tuner cannot begin; training goes on without it")
             return window.config

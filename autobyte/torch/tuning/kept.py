@@ -12,6 +12,7 @@ from typing import Any, Self
 import tomli_w
 
 from autobyte.config import Config
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError, InputError, unknown
 from autobyte.scheduler.policies import POLICIES
 
@@ -145,12 +146,8 @@ class Kept:
             },
         }
         text = _HEADING + tomli_w.dumps(data)
-        new = path.with_name(f"{path.name}.new")  # a process that ends meanwhile leaves no half of a file
-        try:
-            new.write_text(text, encoding="utf-8")
-            new.replace(path)
-        except (OSError, UnicodeEncodeError) as error:
-            raise FileError(f"cannot keep the config in {path}: {error}") from None
+        with draft_of(path) as draft:
+            draft.write_text(text, encoding="utf-8")
 
     @staticmethod
     def check(path: Path) -> None:

@@ -1,7 +1,9 @@
 """What chooses while training goes on, a tuner or an audition, and what becomes of its result."""
 
 import logging
-from collections.abc import Mapping
+import queue
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from autobyte.torch.arguments import AUTO, check_policy, check_space
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.audition import Audition
 from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial, yardstick
-from autobyte.tuners.base import TUNERS
+from autobyte.tuners.base import TUNERS, Tuner
 from autobyte.tuning import Tuning, make_tuner
 
 ONCE = 30  # windows of who searches once
@@ -98,7 +100,9 @@ class Search:
                 self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
             )  # fmt: skip
         space = replace(self._space or POLICIES[running.policy]().space(job), default=running)
-        tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
+        tuner = made_in_time(
+            self.tuner, lambda: make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
+        )
         limit = (
             "for as long as training goes on" if self.budget is None else f"for {self.budget} windows of ten steps"
         )
@@ -230,6 +234,35 @@ def use_kept(training: Training, path: Path, *, policy: str, tuner: str | None, 
     if "error" in told:
         raise InputError(told["error"])
     training.replan(training.job, Config.from_json(told["config"]), None)
+
+
+def made_in_time(name: str, make: Callable[[], Tuner], *, patience_s: float = PATIENCE_S) -> Tuner:
+    """Make a tuner in a thread of its own, which may hang.
+
+    Args:
+        name: of the tuner, for messages.
+        make: makes it.
+        patience_s: how long it may take (s).
+
+    Raises:
+        InputError: it cannot be made, or not in time.
+    """
+    made: queue.SimpleQueue[Tuner | InputError] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            made.put(make())
+        except InputError as error:
+            made.put(error)
+
+    threading.Thread(target=run, name="autobyte tuner", daemon=True).start()
+    try:
+        tuner = made.get(timeout=patience_s)
+    except queue.Empty:
+        raise InputError(f"tuner '{name}' was not made within {patience_s:g} s") from None
+    if isinstance(tuner, InputError):
+        raise tuner
+    return tuner
 
 
 def fingerprint(training: Training, *, policy: str) -> Fingerprint:

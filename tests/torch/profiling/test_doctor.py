@@ -16,10 +16,11 @@ from autobyte.torch.profiling.doctor import Symptoms, unclaimed_cores
 ROOT = Path(__file__).parents[3]
 
 
-def test_doctor_measures_a_model_on_the_ranks_that_there_are() -> None:
-    """Under torchrun, which ends with 1 where ranks end with 3."""
+@pytest.mark.parametrize("more", [(), ("--exit-code",)], ids=["", "--exit-code"])
+def test_doctor_measures_a_model_on_the_ranks_that_there_are(more: tuple[str, ...]) -> None:
+    """Under torchrun, which takes a status of 3 for a failure: only --exit-code asks for it."""
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
-    words += ["-m", "autobyte", "doctor", "examples/small_vgg.py:make_model", "--input", "2,3,64,64", "--json"]
+    words += ["-m", "autobyte", "doctor", "examples/small_vgg.py:make_model", "--input", "2,3,64,64", "--json", *more]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False
@@ -28,9 +29,11 @@ def test_doctor_measures_a_model_on_the_ranks_that_there_are() -> None:
     assert told["measured"]["workers"] == 2
     assert 0 < told["measured"]["compute_s"] < 10
     assert told["bound_s"] <= told["ddp"]["step_s"]
-    assert ended.returncode == (0 if told["verdict"] == "gain" else 1), ended.stderr
+    failed = bool(more) and told["verdict"] != "gain"
+    assert ended.returncode == int(failed), ended.stderr
     status = {"gain": "", "keep DDP": "exitcode  : 3", "unknown": "exitcode  : 4"}[told["verdict"]]
-    assert status in ended.stderr
+    assert not failed or status in ended.stderr
+    assert ("FAILED" in ended.stderr) == failed
 
 
 def test_compute_cannot_take_longer_than_the_step_that_it_is_part_of() -> None:

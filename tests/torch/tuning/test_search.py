@@ -1,18 +1,25 @@
 """A search stays in its space, keeps to its budget, and goes on next time."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 from ranks import Ranks, on_ranks
-from tuned import CONFIGS, adam, beside_ddp, make_model
+from tuned import CONFIGS, Script, adam, beside_ddp, make_model
 
 import autobyte.torch as ab
-from autobyte.config import Config
+from autobyte.config import Config, Space
 from autobyte.errors import InputError
+from autobyte.job import Cluster, Job, Model
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.tuning.kept import Fingerprint, Kept
+from autobyte.torch.tuning.search import made_in_time
+from autobyte.trace import Measurement
+from autobyte.tuners import Tuner
+from autobyte.tuning import Tuning, make_tuner
 
 
 def test_a_search_that_did_not_end_is_kept_and_goes_on(tmp_path: Path) -> None:
@@ -126,3 +133,38 @@ def test_a_file_that_cannot_be_kept_is_an_input_error_on_every_rank(tmp_path: Pa
 def _cannot_keep(rank: int, keep: str) -> None:
     model = make_model()
     ab.DistributedOptimizer(adam(model), model, tuner="random", keep=keep)
+
+
+def test_a_tuner_that_hangs_while_it_is_made_is_named() -> None:
+    gate = threading.Event()
+
+    def hang() -> Tuner:
+        gate.wait(30)
+        raise InputError("too late")
+
+    with pytest.raises(InputError, match=r"^tuner 'slow' was not made within 0.05 s$"):
+        made_in_time("slow", hang, patience_s=0.05)
+    gate.set()
+
+
+@Tuner.register("exits")
+class Exits(Script):
+    """Gives up while it is made, or later."""
+
+    def __init__(self, space: Any, *, seed: int = 0, **_: Any) -> None:
+        super().__init__(space)
+        if not seed:
+            raise SystemExit(3)
+
+    def tell(self, measurement: Measurement) -> None:
+        raise SystemExit(4)
+
+
+def test_a_tuner_that_exits_is_named_and_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(Model.build("m", [("l", [("w", 8)], 0.1, 0.1)], batch_size=1), Cluster(2))
+    space = Space((100, 1600), (1.0, 4.0), Config(100, 100))
+    with pytest.raises(InputError, match=r"^tuner 'exits' cannot be made: SystemExit: 3$"):
+        made_in_time("exits", lambda: make_tuner("exits", space, job=job))
+    tuning = Tuning(made_in_time("exits", lambda: make_tuner("exits", space, job=job, seed=1)), space)
+    assert tuning.observe(Measurement(space.default, 0, (1.0, 1.0))) == space.default
+    assert caplog.messages == ["the tuner failed after 1 windows (Exits); the best config so far stays"]
