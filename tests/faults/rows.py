@@ -19,6 +19,8 @@ LOST = (
     r"^(?!.*all ranks are alive).*rank {rank}, step \d+: "
     r".*(rank {victim} is gone|no word from ranks? (\d+, )*{victim}\b)"
 )
+#: The same of a rank that is alive, and has ended its training.
+ENDED = r"rank {rank}, step \d+: .*(rank {victim} (is gone|has ended its training)|no word from ranks? (\d+, )*{victim}\b)"
 #: Rank 0 has the store: once it is gone, nobody can be asked.
 MUTE = r"rank {rank}, (step \d+: )?.*(the store at which the ranks met does not answer|rank 0 is gone|rank 0\b)"
 
@@ -65,10 +67,10 @@ FAULTS = {
         Fault("killed-last", "SIGKILL in the last step"),
         Fault("terminated", "SIGTERM between two steps"),
         Fault("stopped", "SIGSTOP between two steps; SIGCONT when the others have ended"),
-        Fault("raises-forward", "an exception in a forward pass"),
-        Fault("raises-backward", "an exception in a backward pass"),
-        Fault("raises-step", "an exception in the optimizer's step"),
-        Fault("leaves", "a rank leaves the loop early, and closes"),
+        Fault("raises-forward", "an exception in a forward pass", ENDED),
+        Fault("raises-backward", "an exception in a backward pass", ENDED),
+        Fault("raises-step", "an exception in the optimizer's step", ENDED),
+        Fault("leaves", "a rank leaves the loop early, and closes", ENDED),
         Fault("late", "a rank wraps its optimizer 4 s after the others", None, early=True),
         Fault("never", "a rank ends before it wraps its optimizer", early=True),
         Fault("other-model", "a rank has another model", r"ranks \[1\] have a model unlike rank 0's", early=True),
