@@ -20,7 +20,10 @@ LOST = (
     r".*(rank {victim} is gone|no word from ranks? (\d+, )*{victim}\b)"
 )
 #: The same of a rank that is alive, and has ended its training.
-ENDED = r"rank {rank}, step \d+: .*(rank {victim} (is gone|has ended its training)|no word from ranks? (\d+, )*{victim}\b)"
+ENDED = (
+    r"rank {rank}, step \d+: "
+    r".*(rank {victim} (is gone|has ended its training)|no word from ranks? (\d+, )*{victim}\b)"
+)
 #: Rank 0 has the store: once it is gone, nobody can be asked.
 MUTE = r"rank {rank}, (step \d+: )?.*(the store at which the ranks met does not answer|rank 0 is gone|rank 0\b)"
 
