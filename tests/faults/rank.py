@@ -18,7 +18,7 @@ import torch
 import torch._dynamo  # torch's optimizers import it in their first step, which would take seconds in every rank
 import torch._inductor
 import torch.distributed as dist
-from faults.rows import FAULTS, TIMEOUT_S, Row
+from faults.rows import FAULTS, SIZE, TIMEOUT_S, Row
 from faulty import SMALL, make_model, rows
 from torch import Tensor, nn
 
@@ -47,6 +47,7 @@ def run(row: Row, rank: int, folder: Path) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     (folder / f"pid{rank}").write_text(str(os.getpid()))
     workers = dist.new_group(list(range(row.workers)))
+    (folder / f"here{rank}").touch()  # torch's own meetings are over
     before = _sockets()
     if fault.early and rank == fault.victim:
         _prepare(row, folder)
@@ -133,6 +134,8 @@ def _fail(folder: Path) -> None:
 
 def _prepare(row: Row, folder: Path) -> None:
     """Have a fault that comes before training."""
+    while row.fault == "store-meeting" and len(list(folder.glob("here*"))) < SIZE:
+        time.sleep(0.01)
     _struck(folder)
     match row.fault:
         case "late":
