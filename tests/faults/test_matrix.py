@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from faults import page
 from faults.rank import CLOSE, STEPS, replica
-from faults.rows import FAULTS, QUICK, Row
+from faults.rows import FAULTS, QUICK, Row, all_rows
 from faulty import make_model, train
 from ranks import on_ranks
 from torch.nn.parallel import DistributedDataParallel
@@ -32,6 +32,17 @@ def test_quick_column(tmp_path: Path) -> None:
 def test_the_page_shows_the_data() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.table(page.read(page.DATA)) in text, "run page.fill(page.PAGE, page.DATA)"
+
+
+def test_the_data_have_every_row() -> None:
+    rows = {Row(line["fault"], line["engine"], line["way"]) for line in page.read(page.DATA)}
+    assert rows == set(all_rows()), "run make faults"
+    assert set(QUICK) <= rows
+
+
+def test_nothing_in_the_data_hangs_is_wrong_or_left_behind() -> None:
+    wrong = {what for line in page.read(page.DATA) for what in line["wrong"].split(", ")}
+    assert wrong.isdisjoint({"hangs", "wrong parameters", "leftovers", "went on", "did not go on"})
 
 
 def test_words_that_blame_nobody_are_not_taken() -> None:
