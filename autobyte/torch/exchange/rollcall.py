@@ -170,7 +170,7 @@ class RollCall:
             self._answer(0)  # others ask at about the same time
             silent = [rank for rank in silent if not hears(rank)]
             time.sleep(POLL_S)
-        if not over.is_set():
+        if not (over.is_set() or _ending.is_set()):
             who = self._no_word(silent) if silent else "all others wait, too, or serve"
             log.warning("%s for %d s; %s", where(), waited_s, who)
 
