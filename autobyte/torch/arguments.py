@@ -15,6 +15,7 @@ from autobyte.scheduler.policies import POLICIES
 from autobyte.tuners import TUNERS
 
 AUTO, BYTESCHEDULER = "auto", "bytescheduler"
+TINY, MOST_BLOCKS = 1000, 100_000  # bytes of a partition; beyond, a step takes minutes
 HALVES: dict[Any, Any] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -58,6 +59,21 @@ def check(
     if not isinstance(config, Config):
         raise InputError(f"config must be a Config or a kept file, got {config!r}")
     check_policy(policy, config)
+    _check_size(model, config)
+
+
+def _check_size(model: nn.Module, config: Config) -> None:
+    """Refuse a partition of a few bytes, which was probably meant to be megabytes.
+
+    Raises:
+        InputError: it is below 1000 bytes, and cuts the model into more than 100,000 blocks.
+    """
+    size, nbytes = config.partition_bytes, sum(each.nbytes for each in model.parameters() if each.requires_grad)
+    if size < TINY and nbytes > MOST_BLOCKS * size:
+        raise InputError(
+            f"config= has partitions of {size} bytes, which make {nbytes // size:,} blocks of "
+            f"'{type(model).__name__}'; write Config({size} * 2**20, …) if you mean MiB"
+        )
 
 
 def check_policy(policy: str, config: Config) -> None:

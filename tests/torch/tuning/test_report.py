@@ -78,7 +78,9 @@ def test_without_a_tuner_the_config_is_fixed_before_the_first_window_too() -> No
 
 def test_what_is_not_known_is_not_said() -> None:
     assert str(EMPTY).splitlines()[1:] == ["twin has not seen a window yet: the first plan is made beside training"]
-    assert str(replace(EMPTY, tuner=None)).endswith('not tuned: policy="auto" or tuner="twin" does')
+    assert str(replace(EMPTY, tuner=None)).endswith(
+        'nothing searches: pass policy="auto" or tuner="twin" if it should'
+    )
     assert str(replace(EMPTY, failure="ValueError: no idea")).endswith("failed: ValueError: no idea")
 
 
