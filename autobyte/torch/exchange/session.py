@@ -10,6 +10,7 @@ from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.runner import Runner
 from autobyte.torch.exchange.control import CommunicationError, first_line
+from autobyte.torch.exchange.diagnostics import Diagnostics, format_blocks, format_tensors
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.rollcall import LONG_S, RollCall
 from autobyte.trace import Trace
@@ -25,6 +26,7 @@ class Session:
         timeout: after which a wait fails.
         progress: where training is.
         rollcall: tells which rank is to blame for a failure.
+        diagnostics: hears of the first failure.
         trace: where blocks are recorded, if anywhere.
     """
 
@@ -37,6 +39,7 @@ class Session:
         timeout: timedelta,
         progress: Progress,
         rollcall: RollCall | None = None,
+        diagnostics: Diagnostics | None = None,
         trace: Trace | None = None,
     ) -> None:
         self.plan = plan
@@ -44,6 +47,8 @@ class Session:
         self._rank = rank
         self.progress = progress
         self._rollcall = rollcall
+        self._diagnostics = diagnostics or Diagnostics(None, rank=rank)
+        self._diagnostics.include(self._state)
         self.timeout_s = timeout.total_seconds()
         self._error: CommunicationError | None = None
         self._changed = threading.Condition()
@@ -134,8 +139,11 @@ class Session:
         """Raise what has gone wrong, if anything has, and say which rank is silent."""
         if self._error is None:
             return
-        if self._rollcall is not None:
-            self._error = CommunicationError(f"{self._error}; {self._rollcall.absent()}")
+        rollcall = self._rollcall
+        others = [] if rollcall is None else [rollcall.absent(), rollcall.heard]
+        where = self._diagnostics.write(str(self._error), *others)
+        if others or where:
+            self._error = CommunicationError("; ".join([str(self._error), *others[:1]]) + where)
             self._rollcall = None  # once is enough
         raise self._error
 
@@ -146,6 +154,8 @@ class Session:
             error: what has gone wrong.
             names_silent: its message says which rank is silent: nobody is asked.
         """
+        if self._error is None:
+            self._diagnostics.capture()
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
@@ -159,6 +169,18 @@ class Session:
         late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
         what = f"tensor '{self._name(late[0])}' has not arrived" if late else "all tensors have arrived"
         return self._failure(f"{what}; {why}")
+
+    def _state(self) -> str:
+        """What has been under way, for whoever looks into a failure."""
+        names, here = self.plan.job.gradients.names, set(self.runner.missing)
+        late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
+        blocks = format_blocks(self.runner.latest, time.perf_counter())
+        tensors = format_tensors([names[tensor] for tensor in late], here=[tensor not in here for tensor in late])
+        return (
+            f"last blocks of {len(self.plan.tiling)} in the plan, {len(self.runner.under_way)} of them under way; "
+            f"times are milliseconds, and 0 is the failure:\n{blocks}\n\n"
+            f"tensors that have not arrived: {len(late)} of {len(names)}\n{tensors}"
+        )
 
     def _waits(self) -> str:
         late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
