@@ -21,6 +21,7 @@ from autobyte.torch.exchange.deadline import Deadline
 WRITE = timedelta(seconds=5)  # a disk that takes longer does not get it
 STACKS = 256 * 1024  # characters of all stacks together
 FRAMES = 64  # of a thread, the innermost
+HEARD = 4096  # characters of what other ranks said
 NAMES = 4  # tensors of a fused block that are named
 TENSORS = 100  # that have not arrived, and are named
 
@@ -91,7 +92,7 @@ class Diagnostics:
             f"rank {self._rank}, process {os.getpid()} on {socket.gethostname()}, "
             f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}\n"
             f"error: {error}\n"
-            f"other ranks: {'; '.join(others) or 'not asked'}"
+            f"other ranks: {' '.join('; '.join(others).split())[:HEARD] or 'not asked'}"
         )
         body = "\n\n".join([head, *(self._state or []), format_stacks(self._stacks)])
         with draft_of(path) as draft:
