@@ -1,5 +1,7 @@
 """What a rank knows when communication fails, in one file: the error, the last blocks, and where its threads are."""
 
+import contextlib
+import itertools
 import os
 import socket
 import stat
@@ -25,6 +27,7 @@ HEARD = 4096  # characters of what other ranks said
 NAMES = 4  # tensors of a fused block that are named
 TENSORS = 100  # that have not arrived, and are named
 
+_numbers = itertools.count(1)  # of files of this process: several models may fail at once
 Frames = list[tuple[str, int, str, None]]  # file, line and function, the outermost first
 
 
@@ -61,7 +64,8 @@ class Diagnostics:
         if self._over or self._state is not None:
             return
         self._state = [_text_of(part) for part in self._parts]
-        self._stacks = stacks()
+        with contextlib.suppress(Exception):  # else the failure would not be told
+            self._stacks = stacks()
 
     def write(self, error: str, *others: str) -> str:
         """Write the file, once.
@@ -87,7 +91,7 @@ class Diagnostics:
 
     def _write(self, error: str, others: list[str]) -> Path:
         folder = job_folder() if isinstance(self._folder, bool) else Path(str(self._folder)).absolute()
-        path = folder / f"rank{self._rank}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+        path = folder / f"rank{self._rank}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_numbers)}.txt"
         head = (
             f"rank {self._rank}, process {os.getpid()} on {socket.gethostname()}, "
             f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}\n"

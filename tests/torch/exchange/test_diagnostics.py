@@ -124,6 +124,14 @@ def test_there_is_one_file_of_the_moment_at_which_the_failure_was_noticed(tmp_pa
     assert re.search(r"^thread MainThread, which noticed the failure:$", text, re.MULTILINE)
     assert ours.write("it is broken") == ""
     assert len(list(file.parent.iterdir())) == 1
+    Diagnostics(file.parent, rank=3).write("another model's is, too")
+    assert len(list(file.parent.iterdir())) == 2
+    assert file.read_text() == text
+
+
+def test_stacks_that_cannot_be_had_hide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnostics, "stacks", None)
+    assert "; details in " in Diagnostics(tmp_path, rank=0).write("it is broken")
 
 
 def test_a_full_disk_is_a_word_and_leaves_nothing(tmp_path: Path) -> None:
