@@ -9,6 +9,7 @@
 # make test    the tests, except those that make bench runs
 # make bench   benchmarks with their ratios, and the tests of the paper's scripts; needs an idle machine
 # make faults  what goes wrong in training, on every engine, tuned and not: docs/faults.md; 10 minutes
+# make night  make faults, and 2,000 random programs that read and write parameters between steps
 # make format  fix what a tool can fix
 #
 # Make results again
@@ -55,7 +56,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults gap judge weights grid paper claims paper-testbed record shaped gpu clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped gpu clean
 
 setup: .venv/setup
 
@@ -107,6 +108,9 @@ bench: .venv/test
 
 faults: .venv/test
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults.matrix
+
+night: faults
+	AUTOBYTE_PROGRAMS=2000 $(BIN)/python -m pytest tests/torch/test_optimizer_reads.py tests/test_fuzz.py
 
 gap: .venv/test
 	$(BIN)/python paper/usbyte_peers.py

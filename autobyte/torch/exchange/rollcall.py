@@ -1,9 +1,11 @@
 """Who is still there, asked when something has failed: through the store at which the ranks met."""
 
+import atexit
 import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
 from torch.distributed.distributed_c10d import PrefixStore
@@ -14,9 +16,13 @@ from autobyte.torch.exchange.secret import signed, unsigned
 
 log = logging.getLogger("autobyte")
 
+_ending = threading.Event()  # the process ends
+_threads: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+
 LONG_S = 1.0  # after which a wait asks whether another rank has failed
 PATIENCE_S = 3.0  # for those who find out a little later
 POLL_S = 0.1
+PARTING_S = 1.0  # that threads are waited for when the process ends: a store whose host is stopped never answers
 STALL_S = 10.0  # after which the log says who is silent
 AGAIN_S = 60.0  # before the next such line
 ANSWER_S = 1.5  # for those who listen, too
@@ -87,7 +93,7 @@ class RollCall:
         def poll() -> None:
             self._store.set(f"at{self._rank}", str(self.issued))
             answered = 0
-            while self._listening.is_set():
+            while self._listening.is_set() and not _ending.is_set():
                 if self._store.check(["alarm"]):
                     message = unsigned(bytes(self._store.get("alarm")))
                     if message is not None:  # else a stranger's
@@ -188,5 +194,15 @@ def _in_thread(action: Callable[[], None]) -> threading.Thread:
             action()
 
     thread = threading.Thread(target=run, name="autobyte-rollcall", daemon=True)
+    _threads.add(thread)
     thread.start()
     return thread
+
+
+@atexit.register
+def _end() -> None:
+    """Let threads come back from the store: one that is in there while the interpreter ends may crash the process."""
+    _ending.set()
+    until_s = time.monotonic() + PARTING_S
+    for thread in list(_threads):
+        thread.join(max(0.0, until_s - time.monotonic()))

@@ -4,6 +4,8 @@ import logging
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from datetime import timedelta
 
@@ -114,3 +116,19 @@ def test_a_rank_that_never_comes_is_named() -> None:
 def _alone(rank: int, engine: str) -> None:
     if rank == 0:
         wrapped(make_model(), engine)
+
+
+def test_a_thread_that_asks_the_store_is_back_before_the_process_ends() -> None:
+    """Else the interpreter takes away what the store needs, and the process may crash."""
+    script = """
+import time
+from autobyte.torch.exchange import rollcall
+
+def ask():
+    time.sleep(0.3)
+    print("back", flush=True)
+
+rollcall._in_thread(ask)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "back\n"
