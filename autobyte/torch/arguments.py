@@ -110,3 +110,15 @@ def check_space(space: object, *, tuner: str | None, policy: str, config: Config
         raise InputError(
             f"config= is {config.label}, which is not in space=: begin with one that the tuner may choose"
         )
+
+
+def check_diagnostics(folder: object) -> None:
+    """Look at where files about failures shall go.
+
+    Raises:
+        InputError: it is no folder, and cannot become one.
+    """
+    if folder is not None and not isinstance(folder, bool | str | Path):
+        raise InputError(f"diagnostics must be a folder, True or None, got {folder!r}")
+    if isinstance(folder, str | Path) and Path(folder).exists() and not Path(folder).is_dir():
+        raise InputError(f"diagnostics= is '{folder}', which is no folder: name one for what is known of a failure")

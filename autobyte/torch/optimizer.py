@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.internals import is_unscaling
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
+from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off, is_rank_0
 from autobyte.torch.listening import Listeners
@@ -78,6 +78,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         on_window: called on rank 0 after every window of about ten steps, in the thread that trains, between two
             steps; other ranks do not wait, so it must not call anything collective. One that raises is not called
             again.
+        diagnostics: a folder in which each rank leaves a file when communication fails: the last blocks, the tensors
+            that have not arrived, and where its threads are. The error names the file. True is a folder of the job in
+            the temporary directory; None writes nothing.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -111,6 +114,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         enabled: bool = True,
         verify_steps: int = 0,
         on_window: Callable[[WindowReport], object] | None = None,
+        diagnostics: Path | str | bool | None = True,
     ) -> None:
         Joinable.__init__(self)
         if isinstance(optimizer, DistributedOptimizer):
@@ -120,6 +124,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         )
         if on_window is not None and not callable(on_window):
             raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
+        check_diagnostics(diagnostics)
         check_space(space, tuner=tuner, policy=policy, config=config)
         self._optimizer = optimizer
         self._model = model
@@ -151,6 +156,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             servers=servers,
             listener=listeners,
             average=getattr(model, "autobyte_average", True),
+            diagnostics=diagnostics,
         )
         search = partial(Search, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
         self._mode = On(

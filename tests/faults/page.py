@@ -62,7 +62,7 @@ def _row(fault: str, lines: list[Line]) -> list[str]:
 
 
 def _cut(words: str) -> str:
-    words = words.removeprefix("CommunicationError: ").replace("|", "¦")
+    words = words.removeprefix("CommunicationError: ").split("; details in ")[0].replace("|", "¦")
     return "`" + (words if len(words) <= LONGEST else words[:LONGEST] + "…") + "`"
 
 

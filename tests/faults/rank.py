@@ -150,7 +150,8 @@ def _prepare(row: Row, folder: Path) -> None:
 
 def _keywords(row: Row, rank: int, folder: Path) -> dict[str, Any]:
     """What the rank says to `DistributedOptimizer`."""
-    keywords: dict[str, Any] = {"timeout": TIMEOUT, "keep": folder / "cwd" / "autobyte.toml"}
+    files = {"keep": folder / "cwd" / "autobyte.toml", "diagnostics": folder / "failures"}
+    keywords: dict[str, Any] = {"timeout": TIMEOUT, **files}
     if row.engine != "allreduce":
         keywords["engine"] = "ps"
     if row.engine == "separate":

@@ -60,6 +60,8 @@ def _wrong_arguments(rank: int) -> None:
         ({"tuner": "twin", "budget": 0}, "budget must be at least 1 window, got 0"),
         ({"budget": 5}, "budget=5 is for a tuner, and there is none: say tuner= or policy='auto', too"),
         ({"drift": 0.0}, "drift must be positive, got 0.0"),
+        ({"diagnostics": 3}, "diagnostics must be a folder, True or None, got 3"),
+        ({"diagnostics": __file__}, f"diagnostics= is '{__file__}', which is no folder"),
     ):
         with pytest.raises(InputError) as caught:
             ab.DistributedOptimizer(sgd(module), module, **keywords)

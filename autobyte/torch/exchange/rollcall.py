@@ -52,6 +52,8 @@ class RollCall:
         self._stall_s = stall_s
         self._told_s = -AGAIN_S
         self._raised = False
+        self._said = ""
+        self.heard = ""  # the alarm of another rank
         self._calls = 0  # that needed all ranks at once
         self.issued = 0  # collectives, in the order that all ranks keep
         self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
@@ -70,7 +72,7 @@ class RollCall:
             patience_s: how long to wait until the store knows it, for a process that may end right after this (s).
         """
         if not self._raised:
-            self._raised = True
+            self._raised, self._said = True, message
             _in_thread(lambda: self._raise(message)).join(patience_s)
 
     def listen(
@@ -95,6 +97,7 @@ class RollCall:
                 if self._store.check(["alarm"]):
                     message = unsigned(bytes(self._store.get("alarm")))
                     if message is not None:  # else a stranger's
+                        self.heard = message
                         heard(message)
                         break
                 answered = self._answer(answered)
@@ -138,6 +141,9 @@ class RollCall:
         silent: list[list[int]] = []
 
         def hear() -> None:
+            if self._store.check(["alarm"]):
+                first = unsigned(bytes(self._store.get("alarm")))
+                self.heard = first if first and first != self._said else self.heard
             until = time.monotonic() + PATIENCE_S
             while not silent or (silent[-1] and time.monotonic() < until):
                 silent.append([other for other in self._others if not self._store.check([f"rank{other}"])])

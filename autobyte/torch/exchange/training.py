@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,6 +32,7 @@ from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
+from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
@@ -110,6 +112,7 @@ class Training:
         order: `planned`, all ranks start blocks in a sequence made beforehand; `leader`, as rank 0 picks them.
         listener: hears of gradients.
         average: whether sums are divided by the number of ranks.
+        diagnostics: the folder for what is known of a failure; True is the job's own, None is none.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class Training:
         servers: Sequence[int] | None,
         listener: Listener,
         average: bool = True,
+        diagnostics: Path | str | bool | None = None,
     ) -> None:
         connector(engine)  # known?
         if wire_dtype is not None and wire_dtype not in WIRE:
@@ -150,8 +154,15 @@ class Training:
         self.engine = engine
         self.config = config or DEFAULT
         self.progress = Progress()
+        known = Diagnostics(diagnostics, rank=self.ranks[self.rank])
+        known.include(self._state)
         self.control = Control(
-            self.name, rank=self.rank, ranks=self.ranks, timeout=timeout, step=lambda: self.progress.travelling
+            self.name,
+            rank=self.rank,
+            ranks=self.ranks,
+            timeout=timeout,
+            step=lambda: self.progress.travelling,
+            diagnostics=known,
         )
         parameters = self._trained(optimizer, model)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
@@ -181,7 +192,15 @@ class Training:
         if order == LEADER:
             transport = _led(self, transport, timeout)
         rank, rollcall = self.control.global_rank, self.control.rollcall
-        self.session = Session(plan, transport, rank=rank, timeout=timeout, progress=self.progress, rollcall=rollcall)
+        self.session = Session(
+            plan,
+            transport,
+            rank=rank,
+            timeout=timeout,
+            progress=self.progress,
+            rollcall=rollcall,
+            diagnostics=known,
+        )
         self.exchange = Exchange(
             parameters,
             self.session,
@@ -317,6 +336,15 @@ class Training:
         """Let go of hooks, threads and sockets."""
         ended = self.exchange.remove()
         self.control.close(idle=self.session.close(ended=ended))
+
+    def _state(self) -> str:
+        progress = self.progress
+        return (
+            f"step {progress.travelling} travels; {progress.steps} steps were closed, the last one is "
+            f"{progress.phase.value}\n"
+            f"config: {self.config}\nengine {self.engine}, order {self.order}, ranks {self.ranks}"
+            + (f", servers {self.servers}" if self.engine == "ps" else "")
+        )
 
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
