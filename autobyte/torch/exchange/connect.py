@@ -136,6 +136,8 @@ class _Meeting:
                 await asyncio.gather(*(self._come(worker) for worker in self._to_come))
             finally:
                 letting_in.cancel()
+                # else the loop would watch a closed descriptor, which the next socket may get
+                await asyncio.gather(letting_in, return_exceptions=True)
 
     async def _come(self, worker: int) -> None:
         with self._waiting(f"worker rank {worker} to connect"):
