@@ -122,7 +122,7 @@ def test_there_are_messages() -> None:
 @pytest.mark.parametrize("message", quoted())
 def test_the_code_says_so(message: str) -> None:
     """Names and numbers stand for others; what is between them is literal."""
-    for fragment in re.split(r"…|'\[?\d+\]?'|\[\d+\]|\b\d+\b|a model|workers|; no word", message):
+    for fragment in re.split(r"…|'\[?\d+\]?'|\[\d+\]|\bfor \d+ s\b|\b\d+\b|a model|workers|; no word", message):
         words = fragment.strip(" ;:,'s")
         if len(words) > 8 and not any(theirs in words for theirs in THEIRS):
             assert words in SPELLED, words
