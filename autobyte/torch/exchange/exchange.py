@@ -14,7 +14,7 @@ from autobyte.errors import InputError
 from autobyte.internals import is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.exchange.control import CommunicationError, Control, Tally
+from autobyte.torch.exchange.control import CommunicationError, Control, Tally, first_line
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.session import Session
@@ -88,6 +88,7 @@ class Exchange:
         self._control = control
         self._accumulation = accumulation
         self._frozen = frozen or {}
+        self._devices = {name: parameter.device for name, parameter in parameters.items()}
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
@@ -182,17 +183,28 @@ class Exchange:
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
-        return self._session.arrived(self._index[name] for name in names)
+        places = [self._index[name] for name in names]
+        return self._session.arrived(places) and self._buffers.arrived(places)
 
     def wait(self, names: Iterable[str] | None = None) -> None:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
         chosen = self.parameters if names is None else list(names)
-        self._session.wait(self._index[name] for name in chosen)
+        places = [self._index[name] for name in chosen]
+        self._session.wait(places)
+        self._follow(places)
         self._mirrors.bring(chosen)
         for name in chosen:
             zeros = self._missing.pop(name, None)
             if zeros is not None and self._tally is not None and self._counts(self._tally).having(self._index[name]):
                 self.parameters[name].grad = zeros.detach()  # another rank had one
+
+    def _follow(self, places: list[int]) -> None:
+        """Let the model's stream wait for averages."""
+        try:
+            self._buffers.follow(places)
+        except Exception as error:  # of streams in host memory, where this waits: whatever the network did
+            self._session.fail(self._session.located(first_line(error)))
+            self._session.check()
 
     def left(self) -> None:
         """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
@@ -313,7 +325,7 @@ class Exchange:
             )
 
     def _put(self, name: str, gradient: Tensor) -> None:
-        if gradient.device.type != "cpu" and name not in self._mirrors:
+        if gradient.device != self._devices[name]:
             raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
         self._listener.leaves(name, gradient)
         try:

@@ -25,7 +25,9 @@ from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.leader import Led
+from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
+from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
@@ -151,7 +153,10 @@ class Training:
         shape = unmeasured(type(model).__name__, parameters.items())
         self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
         scale = 1 / self.size if average else None
-        self.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype)
+        self.streams = STREAMS[engine](parameters, timeout) if engine in STREAMS else None
+        self.buffers = Buffers(
+            tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype, streams=self.streams
+        )
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
@@ -165,7 +170,7 @@ class Training:
             parameters,
             self.session,
             self.buffers,
-            Mirrors(parameters, failed=self._on_failed_copy),
+            Mirrors({} if self.streams else parameters, failed=self._on_failed_copy),
             self.control,
             listener=listener,
             accumulation=accumulation,
@@ -345,4 +350,21 @@ def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
     return Led(engine, list(connections.values()), leads=training.rank == 0)
 
 
-ENGINES: dict[str, Callable[[Training, timedelta], Engine]] = {"allreduce": _all_reduce, "ps": _servers}
+def _ordered(training: Training, timeout: timedelta) -> Engine:
+    def make() -> Any:
+        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
+
+    assert training.streams is not None
+    return Ordered(training.buffers, training.streams, training.control.meet(make))
+
+
+ENGINES: dict[str, Callable[[Training, timedelta], Engine]] = {
+    "allreduce": _all_reduce,
+    "ps": _servers,
+    "ordered": _ordered,
+}
+
+#: Engines that are ordered on a device, and its streams.
+STREAMS: dict[str, Callable[[dict[str, nn.Parameter], timedelta], Streams]] = {
+    "ordered": lambda _parameters, timeout: HostStreams(timeout_s=timeout.total_seconds())
+}
