@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import AllgatherOptions
 
+from autobyte.internals import gather_options
 from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
@@ -66,8 +66,9 @@ class Ordered(Engine):
             self.under_way.popleft()
         return self.under_way[0][0] if self.under_way else None
 
-    def abort(self) -> None:
-        """End what is under way: what waits for it goes on, with whatever lies in memory."""
+    def abort(self, error: Exception) -> None:
+        """End what is under way: what waits for it on the device goes on, with whatever lies in memory."""
+        self._streams.give_up(error)
         self._abort()
 
     def close(self) -> None:
@@ -92,9 +93,7 @@ class Ordered(Engine):
         share = self._reduced.pop(block.segments)
         room = self._buffers.room(block)
         whole = room if room.numel() == share.numel() * self._size else share.new_empty(share.numel() * self._size)
-        options = AllgatherOptions()
-        options.asyncOp = False
-        self._backend._allgather_base(whole, share, options).wait()
+        self._backend._allgather_base(whole, share, gather_options()).wait()
         if whole is not room:
             room.copy_(whole[: room.numel()])
         self._buffers.give(block)

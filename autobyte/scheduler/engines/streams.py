@@ -16,6 +16,8 @@ from torch import Tensor
 
 Work = Callable[[], None]
 
+POLL_S = 0.1  # after which a wait on the host looks whether it was given up
+
 
 class Event(ABC):
     """A moment in a stream."""
@@ -59,6 +61,10 @@ class Streams(ABC):
         """Let the model's stream wait for an event: what it is given next runs after that."""
 
     @abstractmethod
+    def give_up(self, error: Exception) -> None:
+        """Let no wait on the host go on: what is awaited will not come."""
+
+    @abstractmethod
     def close(self) -> None:
         """Let go of threads; work that has begun may still go on."""
 
@@ -72,7 +78,7 @@ class CudaEvent(Event):
 
     def is_over(self) -> bool:
         """Whether the device has got there."""
-        return bool(self.event.query())
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
 
     def elapsed_s(self, later: Event) -> float:
         """Time to a later event, as the device took it (s)."""
@@ -110,6 +116,9 @@ class CudaStreams(Streams):
         """Let the current stream wait; the host goes on."""
         assert isinstance(event, CudaEvent)
         torch.cuda.current_stream(self._device).wait_event(event.event)
+
+    def give_up(self, error: Exception) -> None:
+        """Do nothing: nobody waits on the host."""
 
     def close(self) -> None:
         """Do nothing: streams end with the process."""
@@ -167,6 +176,7 @@ class HostStreams(Streams):
         self._late = late
         self._hide = hide
         self._timeout_s = timeout_s
+        self._given_up: Exception | None = None
         self._compute, self._communication = _Queue("compute"), _Queue("communication")
 
     def mark(self, written: Tensor | None = None) -> Event:
@@ -203,8 +213,16 @@ class HostStreams(Streams):
             Exception: of the work before it, if that has failed.
         """
         assert isinstance(event, HostEvent)
-        if not event.wait(self._timeout_s):
-            raise TimeoutError(f"a stream did not get there within {self._timeout_s:g} s")
+        until = time.monotonic() + self._timeout_s
+        while not event.wait(POLL_S):
+            if self._given_up is not None:
+                raise self._given_up
+            if time.monotonic() > until:
+                raise TimeoutError(f"a stream did not get there within {self._timeout_s:g} s")
+
+    def give_up(self, error: Exception) -> None:
+        """End waits, now and from now on, with an error."""
+        self._given_up = error
 
     def close(self) -> None:
         """Let the threads end, when they have done what they were given."""

@@ -35,6 +35,7 @@ from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.session import Session
+from autobyte.torch.exchange.watch import Watch
 from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
 
 log = logging.getLogger("autobyte")
@@ -166,6 +167,7 @@ class Training:
             transport = _led(self, transport, timeout)
         rank, rollcall = self.control.global_rank, self.control.rollcall
         self.session = Session(plan, transport, rank=rank, timeout=timeout, progress=self.progress, rollcall=rollcall)
+        self._watch = Watch(self.session, transport) if isinstance(transport, Ordered) else None
         self.exchange = Exchange(
             parameters,
             self.session,
@@ -257,6 +259,8 @@ class Training:
     def close(self) -> None:
         """Let go of hooks, threads and sockets."""
         ended = self.exchange.remove()
+        if self._watch is not None:
+            self._watch.close()
         self.control.close(idle=self.session.close(ended=ended))
 
     def _on_failed_copy(self, error: Exception) -> None:
