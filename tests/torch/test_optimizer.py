@@ -22,7 +22,7 @@ OPTIMIZERS = {
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=3e-3),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=3e-3, weight_decay=0.1),
 }
-ENGINES = ("allreduce", "ps")
+ENGINES = ("allreduce", "ps", "ordered")
 STEPS = 20
 #: Every policy on every engine; servers push and pull, and have no halves of all-reduces as dear sends them.
 ENTRANTS = [*POLICIES.names(), "bytescheduler:fusion", "usbyte:published", "usbyte:fusion=0"]

@@ -75,11 +75,11 @@ class Buffers:
         """Whether sums that are on their way are in place; nobody waits."""
         return all(event is None or event.is_over() for event in map(self._arrived.__getitem__, tensors))
 
-    def follow(self, tensors: Iterable[int]) -> None:
-        """Let what the model's stream is given next wait for sums that are on their way."""
-        if self._streams is not None:
-            for event in {event for tensor in tensors if (event := self._arrived[tensor]) is not None}:
-                self._streams.wait(event)
+    def follow(self, tensor: int) -> None:
+        """Let what the model's stream is given next wait for a tensor's sums, which are on their way."""
+        event = self._arrived[tensor]
+        if event is not None and self._streams is not None:
+            self._streams.wait(event)
 
     def take(self, block: Block) -> Tensor:
         """The flat tensor that travels for a block, averaged."""

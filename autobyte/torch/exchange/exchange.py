@@ -14,7 +14,7 @@ from autobyte.errors import InputError
 from autobyte.internals import is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.exchange.control import CommunicationError, Control, Tally, first_line
+from autobyte.torch.exchange.control import CommunicationError, Control, Tally
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.session import Session
@@ -200,11 +200,12 @@ class Exchange:
 
     def _follow(self, places: list[int]) -> None:
         """Let the model's stream wait for averages."""
-        try:
-            self._buffers.follow(places)
-        except Exception as error:  # of streams in host memory, where this waits: whatever the network did
-            self._session.fail(self._session.located(first_line(error)))
-            self._session.check()
+        for place in places:
+            try:
+                self._buffers.follow(place)
+            except Exception as error:  # of streams in host memory, where this waits: whatever the network did
+                self._session.fail_tensor(place, error)
+                self._session.check()
 
     def left(self) -> None:
         """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.

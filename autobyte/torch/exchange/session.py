@@ -136,6 +136,10 @@ class Session:
             )
         )
 
+    def fail_tensor(self, tensor: int, error: Exception) -> None:
+        """Let every wait end, because a tensor does not arrive."""
+        self.fail(self._failure(f"tensor '{self._name(tensor)}' has not arrived; {first_line(error)}"))
+
     def listen(self, heard: Callable[[str], None]) -> None:
         """Call back if another rank raises an alarm, until `ignore` is called."""
         if self._rollcall is not None:
