@@ -8,7 +8,7 @@ from floors below its own, and `make check` enforces it.
        testbed                   emulated hosts (network namespaces) on links of given rates
     5  torch                     training with PyTorch; measuring models and engines
        comparison                tuners or policies side by side, on simulated jobs
-       testing                   contract tests for tuners and engines; engines that fail on purpose
+       testing                   contract tests for tuners, policies and engines; engines that fail on purpose
     4  tuning                    the loop: measure a window, tell the tuner, ask it, switch
        consultation              a tuner in a thread of its own
        prediction                the simulation that some tuners are given
@@ -23,6 +23,7 @@ from floors below its own, and `make check` enforces it.
     0  job  config  scenario     what is trained, with which settings, and what changes meanwhile
        trace  results  bound     measurements, their database, and the least time that a step can take
        registry  units  errors   names of tuners and policies, sizes with units, error messages
+       notebooks  compiling      tables in notebooks, and a word before the first compilation
        internals                 what is used of PyTorch that PyTorch does not promise to keep
 
 Begin reading in `autobyte/scheduler/core.py`. It decides which block travels next, and knows no tensor, clock, thread
@@ -33,6 +34,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autobyte.comparison.compare import Comparison, compare
     from autobyte.config import Config, Space
     from autobyte.errors import AutoByteError
     from autobyte.job import Cluster, Job, Layer, Model, Tensor
@@ -50,6 +52,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "AutoByteError": "errors",
     "Cluster": "job",
+    "Comparison": "comparison.compare",
     "Config": "config",
     "Job": "job",
     "Layer": "job",
@@ -62,6 +65,7 @@ _PLACES = {
     "Tensor": "job",
     "Tuner": "tuners.base",
     "World": "simulator.world",
+    "compare": "comparison.compare",
     "make_plan": "scheduler.policies.base",
     "simulate": "simulator.simulate",
     "tune": "tuning",
@@ -70,6 +74,7 @@ _PLACES = {
 __all__ = [
     "AutoByteError",
     "Cluster",
+    "Comparison",
     "Config",
     "Job",
     "Layer",
@@ -82,6 +87,7 @@ __all__ = [
     "Tensor",
     "Tuner",
     "World",
+    "compare",
     "make_plan",
     "simulate",
     "tune",

@@ -54,6 +54,11 @@ class Config:
         knobs = "".join(f", {name}={value:g}" for name, value in self.knobs.items())
         return f"⟨{format_bytes(self.partition_bytes)}, {credit}{knobs}⟩"
 
+    @property
+    def full_label(self) -> str:
+        """The policy, and the label after it."""
+        return f"{self.policy} {self.label}"
+
     def to_json(self) -> dict[str, Any]:
         """The config as plain JSON; `policy` and `knobs` only where they differ from the default."""
         data: dict[str, Any] = {"partition_bytes": self.partition_bytes, "credit_bytes": self.credit_bytes}

@@ -55,6 +55,7 @@ class Consultation:
         self._told: queue.Queue[tuple[int, Measurement] | None] = queue.Queue(BACKLOG)
         self._said: queue.Queue[Answer | BaseException] = queue.Queue()
         self._late = False
+        self._name = type(tuner).__name__
         arguments = (tuner, space, self._told, self._said)
         threading.Thread(target=_consult, args=arguments, name="autobyte tuner", daemon=True).start()
         self.close = weakref.finalize(self, _tell, self._told, None)
@@ -90,8 +91,8 @@ class Consultation:
 
     def _warn(self, number: int) -> None:
         if not self._late:
-            what = "the tuner has not answered within %g s after %d windows; training goes on without it"
-            log.warning(what, self._patience_s, number)
+            what = "the tuner %s has not answered within %g s after %d windows; training goes on without it"
+            log.warning(what, self._name, self._patience_s, number)
         self._late = True
 
 
@@ -124,12 +125,12 @@ def _consult(
             answers.put(Answer(number, asked, now_s - began_s, brief=tuner.brief))
             began_s = now_s
             tuner.work()
-        except Exception as error:
-            what = "the tuner failed after %d windows; the best config so far stays"
+        except (Exception, SystemExit) as error:
+            what, name = "the tuner failed after %d windows (%s); the best config so far stays", type(tuner).__name__
             if isinstance(error, AutoByteError):
-                log.error(what + ": %s", number, error)
+                log.error(what + ": %s", number, name, error)
             else:
-                log.exception(what, number)
+                log.exception(what, number, name)
             answers.put(Answer(number, None, time.thread_time() - began_s, f"{type(error).__name__}: {error}"))
             return
         except BaseException as error:

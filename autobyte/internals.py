@@ -20,7 +20,7 @@ Four are read where they are used, because a function around them would do nothi
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -84,6 +84,39 @@ def default_store() -> Store:
     return PrefixStore(f"attempt{attempt}", _get_default_store())
 
 
+def restart_fails() -> bool:
+    """Whether torchelastic could restart this training, and the restart would fail.
+
+    The default group's gloo leaves addresses in the store. torchelastic shares its store with the ranks of every
+    attempt, torch 2.13 without a prefix for the attempt: then ranks of the next one try to reach those that are dead.
+    A store does not tell its prefix, but the keys that it holds.
+    """
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0)
+    if not restarts or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not dist.is_gloo_available():
+        return False
+    if "gloo" not in dist.get_backend_config():
+        return False
+    store, probe = _get_default_store(), "autobyte/probe"
+    store.set(probe, "")
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    keys = store.list_keys() if hasattr(store, "list_keys") else []
+    return any(key.endswith(probe) and "attempt" not in key for key in keys)
+
+
+def store_host() -> str | None:
+    """The host of the store at which the ranks of the default group met, as they name it; None of a file, say.
+
+    MASTER_ADDR need not be set, or right, where `init_process_group` is told an address.
+    """
+    if not dist.is_initialized():
+        return None
+    store: Any = _get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return getattr(store, "host", None)
+
+
 def own_gloo(
     name: str, *, rank: int, size: int, timeout: timedelta, threads: int = THREADS, store: Any = None
 ) -> Any:
@@ -99,6 +132,7 @@ def own_gloo(
         threads: operations that can be under way at once.
         store: where the ranks meet; None is the default group's.
     """
+    before = _sockets()
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._threads = threads
     options._timeout = timeout
@@ -109,7 +143,37 @@ def own_gloo(
         if interfaces
         else [make.create_default_device()]
     )
-    return make(PrefixStore(f"autobyte/{name}", store or default_store()), rank, size, options)
+    backend = make(PrefixStore(f"autobyte/{name}", store or default_store()), rank, size, options)
+    _of_gloo.update({fd: target for fd, target in _sockets().items() if before.get(fd) != target})
+    return backend
+
+
+#: Sockets of gloo's, by descriptor. It does not hand them out, and a child that is forked must not hold them: a data
+#: loader's worker lives on for a while after its parent was killed, and the peers would take the parent for alive.
+_of_gloo: dict[int, str] = {}
+
+
+def _sockets() -> dict[int, str]:
+    """The sockets of this process, with what tells each from all others; none where the system does not list them."""
+    found: dict[int, str] = {}
+    with suppress(OSError):
+        for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are all that is needed
+            with suppress(OSError):  # it is closed again
+                if (target := os.readlink(f"/proc/self/fd/{fd}")).startswith("socket:"):  # noqa: PTH115
+                    found[int(fd)] = target
+    return found
+
+
+def _close_in_child() -> None:
+    """Close the copies of gloo's sockets; a descriptor that was given to something else meanwhile stays."""
+    there = _sockets()
+    for fd, target in _of_gloo.items():
+        if there.get(fd) == target:
+            os.close(fd)
+    _of_gloo.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def own_nccl(name: str, *, rank: int, size: int, timeout: timedelta) -> Any:
@@ -186,6 +250,14 @@ def is_compiled(module: nn.Module) -> bool:
     """
     in_place = getattr(module, "_compiled_call_impl", None) is not None
     return in_place or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
+
+
+def has_compiled_forward(module: nn.Module) -> bool:
+    """Whether `module.forward` was replaced by what `torch.compile` made of it; there is no public mark.
+
+    Modules inside are then traced with their hooks.
+    """
+    return hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
 
 
 def uncompiled(hook: Hook) -> Hook:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
@@ -10,9 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from autobyte.errors import InputError, unknown
+from autobyte.notebooks import html_table
+from autobyte.units import format_bytes, format_rate, format_seconds
 
 #: Bytes of one element of every dtype that can travel.
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+LARGEST = 1 << 50  # of all numbers here, far beyond any: bytes must fit into 64 bits, and sums stay finite
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -28,8 +33,7 @@ class Tensor:
     layer: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.numel < math.inf or self.numel != int(self.numel):
-            raise InputError(f"tensor '{self.name}': numel must be a whole number of at least 0, got {self.numel}")
+        _check(f"tensor '{self.name}': numel", self.numel, low=0, whole=True)
         if self.dtype not in ITEMSIZE:
             raise InputError(
                 f"tensor '{self.name}': dtype '{self.dtype}' does not travel (known: {', '.join(ITEMSIZE)})"
@@ -80,6 +84,10 @@ class Model:
     def __getstate__(self) -> dict[str, Any]:
         """Without the hash: another process hashes names otherwise."""
         return {name: value for name, value in vars(self).items() if name != "_hash"}
+
+    def __repr__(self) -> str:
+        size = f"{len(self.layers)} layers, {self.parameters:,} parameters"
+        return f"Model({self.name!r}, {size}, batch_size={self.batch_size})"
 
     @cached_property
     def _hash(self) -> int:
@@ -196,6 +204,12 @@ class Cluster:
             _check("overhead_s", value, low=0.0)
         self._check_nodes()
 
+    def __repr__(self) -> str:
+        links = [*self.up_bytes_per_s, *self.down_bytes_per_s]
+        low, high = format_rate(min(links)), format_rate(max(links))
+        rates = low if low == high else f"{low} to {high}"
+        return f"Cluster({self.workers} workers, {self.architecture}, {rates})"
+
     def _check_nodes(self) -> None:
         _check("gpus_per_node", self.gpus_per_node, low=1, whole=True)
         if self.workers % self.gpus_per_node:
@@ -297,6 +311,9 @@ class Gradients:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __repr__(self) -> str:
+        return f"Gradients({len(self)} tensors, {format_bytes(self.total_bytes)})"
+
     @cached_property
     def nbytes(self) -> Ints:
         """Bytes on the wire, shape [tensors]."""
@@ -345,6 +362,17 @@ class Job:
         _check("accumulation", self.accumulation, low=1, whole=True)
         if self.wire_dtype is not None and self.wire_dtype not in ITEMSIZE:
             raise unknown("wire dtype", self.wire_dtype, ITEMSIZE)
+
+    def _repr_html_(self) -> str:
+        model, cluster = self.model, self.cluster
+        rows = [
+            ("model", f"{model.parameters:,} parameters in {len(model.layers)} layers"),
+            ("batch", f"{model.batch_size} a worker, {self.samples:,} a step"),
+            ("compute", format_seconds(model.compute_s)),
+            ("cluster", repr(cluster).removeprefix("Cluster(").removesuffix(")")),
+            ("gradients", f"{format_bytes(self.gradients.total_bytes)} as {self.wire_dtype or 'they are'}"),
+        ]
+        return html_table(model.name, rows)
 
     @cached_property
     def gradients(self) -> "Gradients":
@@ -400,6 +428,8 @@ def _short(values: Sequence[float]) -> float | str | list[float | str]:
 
 
 def _check(what: str, value: float, *, low: float, whole: bool = False) -> None:
+    if LARGEST < value < math.inf:
+        raise InputError(f"{what} must be at most {LARGEST:,}, got {Decimal(value):.6g}")
     if not low <= value < math.inf or (whole and value != int(value)):
         kind = "a whole number" if whole else "a finite number"
         raise InputError(f"{what} must be {kind} of at least {low:g}, got {value}")

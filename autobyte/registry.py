@@ -1,11 +1,13 @@
 """A table of names and the classes they stand for: built in, registered, or brought by another package."""
 
 import importlib
-from collections.abc import Callable, Mapping
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Generic, TypeVar
 
-from autobyte.errors import InputError, MissingExtra, unknown
+from autobyte.errors import AutoByteError, InputError, MissingExtra, unknown
 
 T = TypeVar("T")
 
@@ -62,6 +64,24 @@ class Registry(Generic[T]):
         except (ImportError, AttributeError) as error:
             raise InputError(f"{self._kind} '{name}' cannot be loaded from {places[name]}: {error}") from error
         return self._classes[name]
+
+
+def load_plugins(files: Sequence[Path]) -> None:
+    """Run each file of the user's own, so that what it registers is known by name.
+
+    Raises:
+        InputError: no such file, or it fails.
+    """
+    for file in files:
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        if not file.is_file() or spec is None or spec.loader is None:
+            raise InputError(f"no such Python file: {file}")
+        try:
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        except AutoByteError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise InputError(f"{file} fails: {type(error).__name__}: {error}") from error
 
 
 def _place(cls: type) -> tuple[str, str]:

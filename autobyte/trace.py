@@ -11,8 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from autobyte.config import Config
-from autobyte.errors import FileError, InputError
+from autobyte.drafts import draft_of
+from autobyte.errors import InputError
 from autobyte.job import Floats
+from autobyte.units import format_seconds
 
 
 class TimeSource(Protocol):
@@ -75,10 +77,8 @@ class Trace:
         Raises:
             FileError: it cannot be written.
         """
-        try:
-            Path(path).write_text(json.dumps(self.to_chrome(), separators=(",", ":")))
-        except OSError as error:
-            raise FileError(f"cannot write trace {path}: {error}") from None
+        with draft_of(Path(path), what="trace") as draft:
+            draft.write_text(json.dumps(self.to_chrome(), separators=(",", ":")))
 
     def _names(self) -> Iterator[dict[str, Any]]:
         ranks = sorted({span.rank for span in self.spans} | {block.rank for block in self.blocks})
@@ -155,6 +155,10 @@ class RuntimeStats:
     wire_bytes: int = 0
     sends: Floats | None = None
 
+    def __repr__(self) -> str:
+        workers, layers = np.shape(self.forward_s)
+        return f"RuntimeStats({workers} workers, {layers} layers)"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "servers", int(self.servers))
         object.__setattr__(self, "wire_bytes", int(self.wire_bytes))
@@ -198,6 +202,10 @@ class Measurement:
         for value in self.step_s:
             if not 0 <= value < math.inf:
                 raise InputError(f"step_s must be finite times of at least 0, got {value}")
+
+    def __repr__(self) -> str:
+        mean = format_seconds(self.mean_s)
+        return f"Measurement({self.config.label}, {len(self.step_s)} steps from {self.iteration} on, mean {mean})"
 
     @property
     def mean_s(self) -> float:

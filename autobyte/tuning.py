@@ -145,7 +145,7 @@ def make_tuner(
     given |= {need: value for need, value in (("storage", storage), ("anew", anew)) if need in kind.needs}
     try:
         return kind(space, model=job.model, seed=seed, budget=budget, **given)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"tuner '{name}' cannot be made: {type(error).__name__}: {error}") from error
 
 

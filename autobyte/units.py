@@ -7,6 +7,8 @@ from autobyte.errors import InputError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
+LEAST_BARE = 1000  # a size below it needs a unit
+
 _PREFIX = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _SIZES = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": KIB, "mib": MIB, "gib": GIB}
 _SIZES |= {"k": KIB, "m": MIB, "g": GIB}
@@ -17,6 +19,8 @@ _SHORT = {"ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}  # in a second; 30e-6 is 
 def parse_bytes(text: str | int, *, what: str = "size") -> int:
     """Read a size in bytes: `4MiB`, `160KB`, `4096`. K, M and G alone are binary. Must be positive.
 
+    Text with a number below 1000 needs a unit: `4B` is four bytes, and `4` is more likely a slip.
+
     >>> parse_bytes("4MiB"), parse_bytes("160KB"), parse_bytes("1e6")
     (4194304, 160000, 1000000)
     """
@@ -26,6 +30,9 @@ def parse_bytes(text: str | int, *, what: str = "size") -> int:
     value = number * _SIZES[unit.lower()]
     if not 1 <= value < math.inf:
         raise InputError(f"{what} must be at least 1 byte, got '{text}'")
+    if isinstance(text, str) and not unit and value < LEAST_BARE:
+        also = f", {text}x for partitions" if what == "credit" else ""
+        raise InputError(f"{what} '{text}' has no unit: write {text}MiB{also}, or {text}B if you mean bytes")
     return round(value)
 
 

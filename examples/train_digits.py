@@ -73,8 +73,8 @@ def main() -> None:
     began = time.perf_counter()
     for epoch in range(options.epochs):
         shuffled = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(epoch))]
-        mine = shuffled[rank::ranks][: len(train) // ranks]  # as many batches on every rank
-        for batch in mine.split(BATCH):
+        own = shuffled[rank::ranks][: len(train) // ranks]  # as many batches on every rank
+        for batch in own.split(BATCH):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(net(images[batch]), labels[batch])
             loss.backward()

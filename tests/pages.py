@@ -9,7 +9,7 @@ from typing import Any
 
 from autobyte.cli import run
 from autobyte.scenario import Scenario
-from autobyte.testing import EngineContract, TunerContract
+from autobyte.testing import EngineContract, PolicyContract, TunerContract
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -18,6 +18,7 @@ FENCE = re.compile(
 )
 MARK = re.compile(r"<!-- (not run|run by): ([^>]+?) -->\s*$")  # stands right above a block
 #: What is added to commands so that they take seconds; the last of two equal options counts.
+CONTRACTS = (TunerContract, PolicyContract, EngineContract)
 QUICK = {
     "compare": ["--budget", "2", "--seeds", "1"],
     "profile": ["--input", "1,3,64,64", "--warmup", "1", "--repeats", "1"],
@@ -87,7 +88,7 @@ def _run_command(words: list[str]) -> None:
 def _run_contracts(names: dict[str, Any]) -> None:
     """Run, once each, the contract tests that a page shows."""
     for cls in [value for value in names.values() if isinstance(value, type)]:
-        if issubclass(cls, TunerContract | EngineContract) and cls not in (TunerContract, EngineContract):
+        if issubclass(cls, TunerContract | PolicyContract | EngineContract) and cls not in CONTRACTS:
             if issubclass(cls, EngineContract):
                 cls.ranks, cls.steps = (2,), 5
             contract = cls()

@@ -95,6 +95,14 @@ def test_the_readme_has_at_most_500_words() -> None:
     assert 100 < len(words) <= 500
 
 
+def test_whoever_comes_from_ddp_is_told_to_say_auto() -> None:
+    """It is not the default, and the default is often no faster than DDP."""
+    page = (ROOT / "docs" / "from-ddp.md").read_text()
+    wraps = re.findall(r"^\+ optimizer = ab\.DistributedOptimizer\(.*", page, flags=re.MULTILINE)
+    assert len(wraps) >= 3
+    assert all('policy="auto"' in wrap for wrap in wraps), wraps
+
+
 def test_the_changelog_has_at_most_60_lines_before_the_second_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     first = "## ".join(text.split("\n## ")[:2])

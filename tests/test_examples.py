@@ -84,6 +84,26 @@ def test_digits_are_learned_alike_with_ddp_and_autobyte() -> None:
     assert float(right["--autobyte"]) > 90
 
 
+def test_a_rank_is_lost_and_training_ends_with_the_parameters_of_ddp(tmp_path: Path) -> None:
+    """On both engines torchrun starts the ranks again, and they go on where the survivor was."""
+    ways = {"ddp": ["--ddp"], **{engine: ["--engine", engine, "--die-at", "25"] for engine in ("allreduce", "ps")}}
+    running = {}
+    for name, way in ways.items():
+        words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+        words += ["--standalone", EXAMPLES / "train_elastic.py", tmp_path / name, *way]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        running[name] = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, cwd=tmp_path
+        )
+    said = {name: process.communicate(timeout=150)[0] for name, process in running.items()}
+    parameters = {name: re.findall(r"40 steps: parameters (\w+)", words) for name, words in said.items()}
+    assert all(len(each) == 1 for each in parameters.values()), said
+    assert parameters["allreduce"] == parameters["ps"] == parameters["ddp"]
+    for engine in ("allreduce", "ps"):
+        (went_on_after,) = re.findall(r"attempt 1 goes on after (\d+) steps", said[engine])
+        assert int(went_on_after) in (24, 25), "the survivor's checkpoint is later than the periodic one"
+
+
 def test_the_model_of_the_demo() -> None:
     made = load_factory(f"{EXAMPLES / 'small_vgg.py'}:make_model")
     assert sum(parameter.numel() for parameter in made.model.parameters()) == 10_006_180

@@ -1,13 +1,16 @@
 """Whatever a file or an option holds, it is read, or refused in one line: never a traceback."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from autobyte import Cluster, Config, Job, make_plan, simulate
 from autobyte.errors import AutoByteError
 from autobyte.models.pipedream import read_pipedream
 from autobyte.models.profile import Profile
@@ -56,6 +59,8 @@ LINES = {
         "node2 -- Linear(in_features=4, out_features=2, bias=True) -- forward_compute_time=1.0, "
         "backward_compute_time=1.0, activation_size=8.0, parameter_size=40.0",
         "\tnode1 -- node2",
+        "node2 -- Conv2d(3, 64, kernel_size=(3, 3), groups=0) -- forward_compute_time=1e308, "
+        "backward_compute_time=[1e308; 1e308], activation_size=602112.0, parameter_size=4e300",
         f"node{LONG} -- Linear(in_features={LONG}, out_features=2) -- forward_compute_time=1.0",
     ],
     "profile": ['{"kind": "autobyte-profile", "schema": 1, "layers": [', "]}", '"name": "m",', LONG],
@@ -70,6 +75,29 @@ READERS: dict[str, Callable[[Path], object]] = {
     "profile": Profile.load,
     "kept": Kept.read,
 }
+
+
+numbers = st.one_of(
+    st.integers(), st.floats(), st.integers(0, 1000).map(lambda digits: 10**digits), st.booleans(), st.none()
+)
+
+
+@given(numbers, numbers, numbers, numbers)
+@example(10**400, 0.0, 0.0, 1)
+@example(1, 1e308, 1e308, 1)
+@few
+def test_numbers_of_profiles(tmp_path: Path, batch: Any, forward_s: Any, backward_s: Any, numel: Any) -> None:
+    layer = {
+        "name": "l",
+        "forward_s": forward_s,
+        "backward_s": backward_s,
+        "tensors": [{"name": "w", "numel": numel}],
+    }
+    profile = {"kind": "autobyte-profile", "schema": 1, "name": "m", "provenance": {}, "batch_size": batch}
+    path = tmp_path / "file"
+    path.write_text(json.dumps(profile | {"layers": [layer, layer]}))
+    whole = Config(1 << 60, 1 << 60)
+    refused(lambda: simulate(make_plan(Job(Profile.load(path).model(), Cluster(2)), whole)).step_s)
 
 
 @pytest.mark.parametrize("what", READERS)

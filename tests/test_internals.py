@@ -201,6 +201,9 @@ def test_compiled_modules_are_known() -> None:
     assert not internals.is_compiled(plain)
     assert internals.is_compiled(torch.compile(plain, backend="eager")), CHANGED + "torch.compile has no _orig_mod"
     assert internals.is_compiled(in_place), CHANGED + "Module.compile has no _compiled_call_impl"
+    assert not internals.has_compiled_forward(plain)
+    plain.forward = torch.compile(plain.forward, backend="eager")
+    assert internals.has_compiled_forward(plain), CHANGED + "a compiled function has no _torchdynamo_orig_callable"
 
 
 def test_a_graph_is_made_again_for_a_hook_that_came_later() -> None:

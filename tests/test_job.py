@@ -57,6 +57,19 @@ def test_a_batch_is_a_whole_number(batch: float) -> None:
         replace(make_model(1), batch_size=batch)
 
 
+@pytest.mark.parametrize("digits", [16, 400, 5000])  # a float takes 308, text 4300
+def test_a_number_beyond_all_reason_is_one_line(digits: int) -> None:
+    many = 10**digits
+    with pytest.raises(
+        InputError, match=rf"batch_size must be at most 1,125,899,906,842,624, got 1.00000e\+{digits}$"
+    ):
+        replace(make_model(1), batch_size=many)
+    with pytest.raises(InputError, match=r"^tensor 'w': numel must be at most 1,125,899,906,842,624, got 1.0"):
+        Tensor("w", many)
+    with pytest.raises(InputError, match=r"^layer 'l': forward_s must be at most 1,125,899,906,842,624, got 1.0"):
+        Layer("l", (), 1e308, 1e308)
+
+
 def test_a_tensor_in_the_wrong_layer_is_named() -> None:
     with pytest.raises(InputError, match=r"^tensor 'w' says layer 1 but stands in layer 0 \('l'\)$"):
         Model("m", (Layer("l", (Tensor("w", 1, layer=1),), 0.0, 0.0),), 1)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 #: `autobyte/a/b.py` are in `tests/a/test_b.py`; `a/*` is all of a folder that has no file there.
 COVERED_BY = {
     "cli/test_cli.py": "cli/compare.py cli/console.py cli/convert.py cli/files.py cli/models.py cli/options.py "
-    "cli/plugins.py cli/profile.py cli/report.py cli/simulate.py",
+    "cli/profile.py cli/report.py cli/simulate.py",
     "cli/test_collect.py": "cli/fit.py nets/checkpoint.py nets/stored.py",
     "comparison/test_oracle.py": "comparison/contest.py comparison/truth.py comparison/verdict.py",
     "comparison/test_overview.py": "comparison/panels/cost.py",
@@ -53,7 +53,7 @@ COVERED_BY = {
     "torch/test_optimizer.py": "torch/listening.py torch/on.py",
     "tuners/test_contract.py": "testing/tuner.py tuners/base.py tuners/fixed.py tuners/grid.py tuners/random.py",
     "tuners/metanet/test_tuner.py": "tuners/metanet/network.py tuners/metanet/predictor.py tuners/metanet/trained.py",
-    "tuners/test_searching.py": "tuners/bayesian.py tuners/descent.py tuners/optuna.py",
+    "tuners/test_searching.py": "tuners/bayesian.py tuners/descent.py tuners/optuna.py tuners/optuna_cmaes.py",
     "tuners/twin/test_tuner.py": "tuners/twin/calibration.py tuners/twin/expectations.py "
     "tuners/twin/predictor.py tuners/twin/torn.py",
 }

@@ -40,7 +40,7 @@ COMMANDS: dict[tuple[str, ...], str | None] = {
     (*ALEXNET, "--tuners", "bayesian-published"): "tune",
     (*ALEXNET, "--tuners", "optuna"): "tune",
     (*ALEXNET, "--tuners", "optuna-gp"): "tune",
-    (*ALEXNET, "--tuners", "optuna-cmaes"): "tune",
+    (*ALEXNET, "--tuners", "optuna-cmaes"): "cmaes",
     (*ALEXNET, "--tuners", "optuna-random"): "tune",
     (*ALEXNET, "--out", "{here}/compared"): "plot",
     ("report", "{here}/compared"): "plot",

@@ -123,7 +123,7 @@ def test_a_tuner_that_fails_is_left_alone_and_the_best_goes_on(
     assert world.ran == [DEFAULT, B, A, B, B, B]
     assert decisions[-1].config == B
     assert tuner.story == told
-    assert caplog.messages == ["the tuner failed after 3 windows; the best config so far stays"]
+    assert caplog.messages == ["the tuner failed after 3 windows (Script); the best config so far stays"]
     assert caplog.records[0].exc_info is not None
 
 
@@ -142,7 +142,7 @@ def test_to_ask_for_what_is_not_in_the_space_is_a_failure(asked: Config, caplog:
     assert [bool(decision.failure) for decision in decisions] == [False, True, False, False]
     assert decisions[1].failure.startswith("InputError: a tuner asks for configs of its space, not for ")
     said = decisions[1].failure.removeprefix("InputError: ")
-    assert caplog.messages == [f"the tuner failed after 2 windows; the best config so far stays: {said}"]
+    assert caplog.messages == [f"the tuner failed after 2 windows (Script); the best config so far stays: {said}"]
     assert not caplog.records[0].exc_info  # the line says it all
 
 

@@ -41,7 +41,7 @@ def test_the_examples_in_the_docstrings_hold(module) -> None:
         ("4096", 4096),
         (4096, 4096),
         ("1e6", 1_000_000),
-        ("1.7", 2),
+        ("1.7B", 2),
         ("1.5KiB", 1536),
         (".5K", 512),
     ],
@@ -227,3 +227,12 @@ def test_a_missing_extra_says_what_to_install() -> None:
     assert issubclass(MissingExtra, ImportError)
     assert issubclass(InputError, ValueError)
     assert issubclass(errors.FileError, OSError)
+
+
+@pytest.mark.parametrize("text", ["4", "999", "4.5"])
+def test_a_small_size_needs_a_unit(text: str) -> None:
+    with pytest.raises(InputError, match=rf"^size '{text}' has no unit: write {text}MiB, or {text}B if you mean byt"):
+        parse_bytes(text)
+    with pytest.raises(InputError, match=rf"^credit '{text}' has no unit: write {text}MiB, {text}x for partitions"):
+        parse_credit(text, 1 << 20)
+    assert [parse_bytes(one) for one in ("4B", "1000", "1e6")] == [4, 1000, 1_000_000]

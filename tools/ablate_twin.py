@@ -389,9 +389,9 @@ def places() -> Iterator[Callable[[], Place]]:
 
 def held(place: Place, name: str) -> dict[str, Any]:
     """What a run took (s), and a step under what was chosen after three decisions and at the end (s)."""
-    made = make_tuner(name, place.space, job=place.job, seed=1, budget=BUDGET)
+    tuner = make_tuner(name, place.space, job=place.job, seed=1, budget=BUDGET)
     began = time.process_time()
-    decisions = tune(made, place.enter(), place.space, budget=BUDGET)
+    decisions = tune(tuner, place.enter(), place.space, budget=BUDGET)
     took_s = round(time.process_time() - began, 3)
     windows = [decision.measurement for decision in decisions]
     row = {"run_s": sum(sum(window.step_s) for window in windows), "early_s": math.nan, "last_s": math.nan}
@@ -445,17 +445,19 @@ def table(rows: pd.DataFrame) -> str:
     """One row per rule: its lines, what a run and a step cost without it, and what became of it."""
     figures = ("run_s", "early_s", "last_s")
     head = ["rule", "lines", *(f"{name}, {figure}" for name in TUNERS for figure in ("run", "after 3", "at the end"))]
-    made = [[*head, "worst run", "verdict"], ["---"] * (len(head) + 2)]
+    table_rows = [[*head, "worst run", "verdict"], ["---"] * (len(head) + 2)]
     for rule in filter(None, rows["rule"].unique()):
         cells = []
         for name in TUNERS:
             for figure in figures:
-                found = changes(rows, rule, name, figure)
-                cells.append("{:+.2f} ({:+.2f} … {:+.2f})".format(*interval(found)) if found else "–")
+                differences = changes(rows, rule, name, figure)
+                cells.append("{:+.2f} ({:+.2f} … {:+.2f})".format(*interval(differences)) if differences else "–")
         worst = max(max(changes(rows, rule, name, "run_s")) for name in TUNERS)
         lines = UNDONE[rule] if rule in UNDONE else RULES[rule][0]
-        made.append([rule, str(lines), *cells, f"{worst:+.1f}", "left out, then back" if rule in UNDONE else "kept"])
-    return "\n".join("| " + " | ".join(row) + " |" for row in made)
+        table_rows.append(
+            [rule, str(lines), *cells, f"{worst:+.1f}", "left out, then back" if rule in UNDONE else "kept"]
+        )
+    return "\n".join("| " + " | ".join(row) + " |" for row in table_rows)
 
 
 def main() -> None:

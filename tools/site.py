@@ -46,10 +46,10 @@ def _on_site(link: re.Match[str], source: str, place: str, files: Files) -> str:
     if not path or ":" in path:
         return link[0]
     wanted = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-    found = "index.md" if wanted == "README.md" else ELSEWHERE.get(wanted, wanted.removeprefix("docs/"))
+    page = "index.md" if wanted == "README.md" else ELSEWHERE.get(wanted, wanted.removeprefix("docs/"))
     if (ROOT / wanted).is_dir():
-        found += "/README.md"
-    if files.get_file_from_path(found) is None:
+        page += "/README.md"
+    if files.get_file_from_path(page) is None:
         inside = wanted.startswith("docs/") or not (ROOT / wanted).exists()
         return link[0] if inside else text  # a link to nowhere is left for MkDocs to complain about
-    return f"{mark}[{text}]({posixpath.relpath(found, posixpath.dirname(place) or '.')}{hash_}{anchor})"
+    return f"{mark}[{text}]({posixpath.relpath(page, posixpath.dirname(place) or '.')}{hash_}{anchor})"

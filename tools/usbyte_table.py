@@ -64,7 +64,7 @@ def extensions() -> str:
 
 
 def drift() -> str:
-    """Step over bound where links or compute have changed: under the plan from before, and under one made anew."""
+    """Step over bound where links or compute have changed: under the plan from before, and under a new one."""
     body: list[list[str]] = []
     for model, title in MODELS.items():
         before = jobs.job(model, GBIT, "allreduce")
@@ -73,8 +73,8 @@ def drift() -> str:
         slower = replace(before.cluster, slowdown=(1.5,) * before.cluster.workers)
         for after in (*(jobs.job(model, gbit, "allreduce") for gbit in (3, 25)), replace(before, cluster=slower)):
             new = make_plan(after, ours(FREE, fusion=1)[0])
-            stayed, anew = (steady_s(plan) / bound_s(after) for plan in (replace(old, job=after), new))
-            cells.append(f"{stayed:.3f} → {anew:.3f}")
+            stayed, replanned = (steady_s(plan) / bound_s(after) for plan in (replace(old, job=after), new))
+            cells.append(f"{stayed:.3f} → {replanned:.3f}")
         body.append([title, *cells])
     return markdown(["model", "link of 3 Gbit/s", "link of 25 Gbit/s", "compute 1.5 times as long"], body)
 

@@ -109,6 +109,7 @@ def measure(
     wanted: Sequence[dict[str, Any]],
     *,
     steps: int,
+    plugins: Sequence[Path] = (),
     progress: Progress = lambda done, total, what: None,
     change: Callable[[Testbed, int], None] = lambda testbed, step: None,
 ) -> list[dict[str, Any]]:
@@ -118,6 +119,7 @@ def measure(
         cell: model and links.
         wanted: what is run, one after the other; see `autobyte.bench.cell`.
         steps: measured, of every run.
+        plugins: files of the user's own that every rank loads.
         progress: shown while it runs.
         change: may reshape links; given the step that a watched run is in, every 0.1 s.
 
@@ -129,6 +131,7 @@ def measure(
         spec, out, pace = (Path(folder) / name for name in ("spec.json", "rows.jsonl", "pace"))
         scales = {"time": cell.time_scale, "size": cell.size_scale}
         settings = {"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps}
+        settings["plugins"] = [str(path.resolve()) for path in plugins]
         spec.write_text(json.dumps(settings | {"out": str(out), "pace": str(pace)}))
         out.touch()
         pace.write_text("0")
@@ -153,14 +156,14 @@ def measure(
 
 def repeated(
     cell: Cell, *, tuner: str, windows: int, wire_dtypes: Sequence[str | None], steps: int, repeats: int,
-    progress: Progress,
+    progress: Progress, plugins: Sequence[Path] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """All schedulers, `repeats` times in turn; a tuner searches once, and what it found is measured every time."""
     wanted = runs(tuner=tuner, windows=windows, wire_dtypes=wire_dtypes)
-    rows = measure(cell, wanted, steps=steps, progress=progress)
+    rows = measure(cell, wanted, steps=steps, plugins=plugins, progress=progress)
     again = [_settled(row) for row in rows]
     for _ in range(repeats - 1):
-        rows += measure(cell, again, steps=steps, progress=progress)
+        rows += measure(cell, again, steps=steps, plugins=plugins, progress=progress)
     return rows
 
 

@@ -24,6 +24,7 @@ import autobyte.torch as ab
 from autobyte.config import Config, Space
 from autobyte.job import Model
 from autobyte.models import find
+from autobyte.registry import load_plugins
 from autobyte.scheduler.policies.ddp import DEFAULT_MIB
 from autobyte.tuning import WINDOW
 
@@ -39,6 +40,7 @@ def main(spec_path: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     spec = json.loads(Path(spec_path).read_text())
+    load_plugins([Path(file) for file in spec["plugins"]])
     model = find(spec["model"]).scaled(**spec["scales"])
     for run in spec["runs"]:
         for row in measure(model, run, steps=spec["steps"], pace=Path(spec["pace"])):

@@ -1,14 +1,14 @@
 """What `autobyte bench --out` measured, as one self-contained page: a picture and a table for every cell."""
 
 import json
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from autobyte.bench.bench import label
 from autobyte.bench.plot import NAMES, draw_rows, height, in_order
-from autobyte.comparison.page import NAME, save_page, shell
+from autobyte.comparison.page import NAME, save_page
 from autobyte.comparison.panels.look import svg
+from autobyte.comparison.template import fill
 from autobyte.errors import FileError
 
 COLUMNS = ("scheduler", "engine", "wire", "config", "step", "from … to", "samples/s", "over DDP", "over bound", "gap")
@@ -44,25 +44,19 @@ def write_bench_page(folder: Path) -> Path:
     if not outcomes:
         raise FileError(f"nothing was measured in {folder}; run `autobyte bench --out {folder}` first")
     try:
-        parts = [_part(name, outcome) for name, outcome in outcomes.items()]
+        shown = [_shown(name, outcome) for name, outcome in outcomes.items()]
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"a cell in {folder} is not what `autobyte bench` writes: {error!r}") from None
-    save_page(folder / NAME, shell(f"Step times on shaped links: {', '.join(outcomes)}", "\n".join(parts)))
+    heading = f"Step times on shaped links: {', '.join(outcomes)}"
+    save_page(folder / NAME, fill("bench/page.html", {"title": heading, "columns": COLUMNS, "cells": shown}))
     return folder / NAME
 
 
-def _part(name: str, outcome: dict[str, Any]) -> str:
+def _shown(name: str, outcome: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows of a cell."""
     picture = svg(lambda axes: draw_rows(axes[0], outcome), height(outcome), name=name, what=f"step times of {name}")
-    head = "".join(f'<th scope="col">{column}</th>' for column in COLUMNS)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in _texts(row))}</tr>" for row in in_order(outcome)
-    )
-    return (
-        f"<section><h2>{escape(name)}</h2><p>{escape(outcome['emulated'])}.</p>\n<figure>{picture}<figcaption>Red: "
-        "the bound, which no schedule can beat. Beside the bars: speed over DDP at its best bucket with the same "
-        f'dtype on the wire.</figcaption></figure>\n<div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div></section>"
-    )
+    rows = [_texts(row) for row in in_order(outcome)]
+    return {"name": name, "emulated": outcome["emulated"], "picture": picture, "rows": rows}
 
 
 def _texts(row: dict[str, Any]) -> list[str]:

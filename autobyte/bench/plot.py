@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autobyte.comparison.panels.look import drawable, encoded, new_figure, styled
-from autobyte.errors import FileError
+from autobyte.drafts import draft_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +100,5 @@ def _picture(outcome: dict[str, Any]) -> "Figure":
 
 
 def _write(data: bytes, path: Path) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    with draft_of(path) as draft:
+        draft.write_bytes(data)

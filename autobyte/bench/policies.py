@@ -7,6 +7,7 @@ they differ by 3 % on links, and not in simulation. The fastest is measured agai
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,14 @@ def tuned(cell: Cell, name: str, costs: EngineCosts) -> list[Config]:
 
 
 def compared(
-    cell: Cell, names: Sequence[str], costs: EngineCosts, *, steps: int, repeats: int, progress: Progress
+    cell: Cell,
+    names: Sequence[str],
+    costs: EngineCosts,
+    *,
+    steps: int,
+    repeats: int,
+    progress: Progress,
+    plugins: Sequence[Path] = (),
 ) -> list[dict[str, Any]]:
     """Search, then measure what was found `repeats` times, DDP's buckets and `auto` beside it.
 
@@ -58,24 +66,26 @@ def compared(
         costs: what simulation is told of the engine.
         steps: measured, of every config in every repeat.
         repeats: besides the search.
+        plugins: files of the user's own that every rank loads.
         progress: shows how far it is.
 
     Returns:
         rows for `table`; none is of the search.
     """
     searching = [_searching(cell, name, costs) for name in names if name != AUTO]
-    fastest = _fastest(measure(cell, searching, steps=steps, progress=progress)) if searching else {}
+    how: dict[str, Any] = {"steps": steps, "plugins": plugins, "progress": progress}
+    fastest = _fastest(measure(cell, searching, **how)) if searching else {}
     again = [entry("ddp", "ddp", ENGINE, None, bucket_mib=bucket) for bucket in BUCKETS_MIB]
     for name in names:
-        how = (
+        chosen = (
             {"policy": fastest[name].policy, "config": fastest[name].to_json()}
             if name in fastest
             else {"policy": AUTO}
         )
-        again.append(entry(name, "autobyte", ENGINE, None, **how))
+        again.append(entry(name, "autobyte", ENGINE, None, **chosen))
     rows = []
     for _ in range(repeats):
-        rows += measure(cell, again, steps=steps, progress=progress)
+        rows += measure(cell, again, **how)
     return rows
 
 

@@ -1,5 +1,6 @@
 """The `autobyte` command. One file per subcommand; each imports what it needs when it runs: --help is fast."""
 
+import io
 import sys
 from typing import Annotated
 
@@ -75,6 +76,8 @@ BAD_INPUT, INTERRUPTED = 2, 130
 
 def main() -> None:
     """Run the command line; bad input is one line on stderr and status 2, Ctrl-C is status 130."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a model's name may have what no terminal shows
     sys.exit(run(sys.argv[1:]))
 
 
@@ -93,6 +96,8 @@ def run(arguments: list[str]) -> int:
         if "ClickException" not in kinds:
             raise
         message: str = error.format_message()  # type: ignore[attr-defined]
+        if "MissingParameter" in kinds and (about := getattr(getattr(error, "param", None), "help", None)):
+            message = f"{message.rstrip('.')}: {about}"
         if "NoArgsIsHelpError" not in kinds:
             return _tell(message, BAD_INPUT)
         sys.stderr.write(message + "\n")  # the whole help

@@ -1,11 +1,12 @@
 """`autobyte bench`: schedulers beside DDP, on real sockets between shaped hosts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autobyte.cli.options import JsonOption
+from autobyte.cli.options import JsonOption, PluginOption
 
 if TYPE_CHECKING:
     from autobyte.bench.bench import Cell
@@ -51,6 +52,7 @@ def bench(
     policies: Annotated[
         str, typer.Option("--policies", help="compare these policies instead, each tuned: wfbp,horovod,usbyte,auto")
     ] = "",
+    plugin: PluginOption = None,
     calibration: Annotated[
         Path | None,
         typer.Option(
@@ -86,9 +88,11 @@ def bench(
     from autobyte.cli.console import print_json
     from autobyte.comparison.policies import Entrant
     from autobyte.errors import InputError, require
+    from autobyte.registry import load_plugins
     from autobyte.tuners.base import TUNERS
     from autobyte.units import parse_rate, parse_seconds
 
+    load_plugins(plugin or [])
     TUNERS[tuner]  # known?
     rates = [parse_rate(part, what="rate") for part in rate.split(",")]
     wires = [None if part == "fp32" else part for part in wire.split(",")]
@@ -113,7 +117,7 @@ def bench(
             cell = Cell(name, hosts, each / dilate, compute_s * dilate, scale, dilate)
             settings: dict[str, Any] = {"steps": steps, "repeats": repeats}
             settings |= {"policies": names} if names else {"tuner": tuner, "windows": windows, "wire": wires}
-            outcomes.append(_cell(cell, settings, known, out, real_time=real_time))
+            outcomes.append(_cell(cell, settings, known, out, real_time=real_time, plugins=plugin or []))
             if not json:
                 _show(outcomes[-1])
     if len(outcomes) > 1 and not json and not names:
@@ -162,7 +166,13 @@ def _calibrated(path: Path | None, *, hosts: int, rate: float) -> "EngineCosts":
 
 
 def _cell(
-    cell: "Cell", settings: dict[str, Any], costs: "EngineCosts | None", out: Path | None, *, real_time: bool
+    cell: "Cell",
+    settings: dict[str, Any],
+    costs: "EngineCosts | None",
+    out: Path | None,
+    *,
+    real_time: bool,
+    plugins: Sequence[Path],
 ) -> dict[str, Any]:
     """One model on links of one rate: measured, or read where it was. With costs, policies are compared."""
     import json
@@ -191,7 +201,7 @@ def _cell(
     with progress(name) as step, undisturbed() if real_time else nullcontext(enter_result=True) as granted:
         if not granted:
             raise InputError("--real-time needs root, and sight of the kernel's threads: leave it out in containers")
-        how = {"steps": settings["steps"], "repeats": settings["repeats"], "progress": step}
+        how = {"steps": settings["steps"], "repeats": settings["repeats"], "progress": step, "plugins": plugins}
         if costs is not None:
             rows = compared(cell, settings["policies"], costs, **how)
         else:

@@ -97,6 +97,22 @@ def make(part: "Part") -> "Groups":
     return part.make({name: models.load(name) for name in names}, window, truth_s)
 
 
+def end_with_parent() -> None:
+    """In a worker process: end as soon as its parent has, however that was killed."""
+    import multiprocessing
+    import os
+    import threading
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="autobyte-parent", daemon=True).start()
+
+
 @contextmanager
 def _workers(jobs: int, dask: str) -> Iterator[tuple[Submit, Callable[[list[Any]], Any]]]:
     """What takes work, and what gives it back as it is done: processes here, or a Dask cluster."""
@@ -116,7 +132,8 @@ def _workers(jobs: int, dask: str) -> Iterator[tuple[Submit, Callable[[list[Any]
         from concurrent.futures import ProcessPoolExecutor, as_completed
 
         count = jobs or len(os.sched_getaffinity(0))
-        with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(count, mp_context=context, initializer=end_with_parent) as pool:
             try:
                 yield lambda part: pool.submit(make, part), as_completed
             except BaseException:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +16,7 @@ from autobyte.cli.options import (
     LatencyOption,
     ModelOption,
     OverheadOption,
+    PluginOption,
     PolicyOption,
     ScenarioOption,
     SlowdownOption,
@@ -26,9 +26,6 @@ from autobyte.cli.options import (
     make_scenario,
     make_space,
 )
-
-if TYPE_CHECKING:
-    from autobyte.comparison.contest import Contest
 
 DEFAULTS = "default,p3,grid,random"
 
@@ -49,10 +46,7 @@ def compare(
     tune_with: Annotated[
         str, typer.Option("--tune-with", help="the tuner that tunes the policies of --policies")
     ] = "random",
-    plugin: Annotated[
-        list[Path] | None,
-        typer.Option("--plugin", help="a Python file that registers your own tuners or policies; may be repeated"),
-    ] = None,
+    plugin: PluginOption = None,
     budget: Annotated[int, typer.Option("--budget", help="windows of 10 iterations that each tuner has")] = 30,
     policy: PolicyOption = "bytescheduler",
     knob: KnobOption = None,
@@ -102,12 +96,13 @@ def compare(
 
     Example: autobyte compare --model vgg16 --arch ps --bandwidth 10Gbit --out out/vgg16
     """
-    from autobyte.cli.console import print_json, print_line
+    from autobyte.cli.console import print_json, print_line, progress
     from autobyte.cli.files import open_folder
-    from autobyte.cli.plugins import load_plugins
     from autobyte.cli.policies import compare as compare_policies
-    from autobyte.comparison.contest import Contest
+    from autobyte.comparison.compare import compare as run
     from autobyte.errors import InputError, require
+    from autobyte.registry import load_plugins
+    from autobyte.results import DATABASE
     from autobyte.simulator.effects import Effects
 
     load_plugins(plugin or [])
@@ -134,26 +129,30 @@ def compare(
             job, policies, tuner=tune_with, budget=budget, seeds=seeds, jitter=jitter, out=out, json=json
         )
         return
+    if tune_with != "random":
+        raise InputError("--tune-with is for --policies; add --policies, or leave --tune-with out")
     changing = {"--retune": retune != "never", "--before": before != "once"}
     if scenario is None and (given := [option for option, value in changing.items() if value]):
         raise InputError(f"{given[0]} is for jobs that change; add --scenario, or leave {given[0]} out")
-    contest = Contest(
+    if out:
+        require("matplotlib", extra="plot", what="the picture that --out writes")
+    found = run(
         job,
-        tuple(name.strip() for name in tuners.split(",")),
-        budget,
-        seeds,
-        make_space(job, policy, knob),
-        make_scenario(scenario),
-        Effects(jitter=jitter),
+        [name.strip() for name in tuners.split(",")],
+        budget=budget,
+        seeds=seeds,
+        space=make_space(job, policy, knob),
+        scenario=make_scenario(scenario),
+        effects=Effects(jitter=jitter),
         retune=retune,
         before=before,
         storage=storage,
+        results=open_folder(out) / DATABASE if out else None,
+        progress=progress,
     )
+    outcome = found.outcome
     if out:
-        require("matplotlib", extra="plot", what="the picture that --out writes")
-    with TemporaryDirectory() as nowhere:
-        folder = open_folder(out) if out else Path(nowhere)
-        outcome = run(contest, folder, draw=out is not None)
+        draw(outcome, out)
     if json:
         print_json(outcome)
         return
@@ -162,31 +161,13 @@ def compare(
         print_line(f"written to {out}: compare.json, compare.png, results.sqlite; next: autobyte report {out}")
 
 
-def run(contest: "Contest", folder: Path, *, draw: bool) -> dict[str, Any]:
-    """Hold a contest, keep its trials in the folder, and judge it; with `draw`, write the verdict and its picture."""
-    from autobyte.cli.console import progress
+def draw(outcome: dict[str, Any], folder: Path) -> None:
+    """Write the verdict and its picture into the folder of the trials."""
     from autobyte.cli.files import write_json
-    from autobyte.comparison.contest import hold
-    from autobyte.comparison.verdict import verdict
-    from autobyte.models import load, names
-    from autobyte.results import DATABASE, Results
+    from autobyte.comparison.plot import draw_comparison
 
-    runs = len(contest.tuners) * contest.seeds
-    with Results.open(folder / DATABASE, run=contest.to_json()) as results, progress("comparing") as step:
-
-        def window(tuner: str, seed: int, number: int) -> None:
-            done = contest.tuners.index(tuner) * contest.seeds + seed
-            step(done * contest.budget + number, runs * contest.budget, f"{tuner}, seed {seed}")
-
-        held = hold(contest, results, progress=window)
-    with progress("judging") as step:
-        outcome = verdict(contest, held, [load(name) for name in names()], progress=step)
-    if draw:
-        from autobyte.comparison.plot import draw_comparison
-
-        write_json(folder / "compare.json", outcome)
-        draw_comparison(outcome, folder / "compare.png")
-    return outcome
+    write_json(folder / "compare.json", outcome)
+    draw_comparison(outcome, folder / "compare.png")
 
 
 def show(outcome: dict[str, Any]) -> None:

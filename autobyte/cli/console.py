@@ -23,6 +23,11 @@ def print_json(data: Any) -> None:
     sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
+def warn(text: str) -> None:
+    """Say something beside the results."""
+    sys.stderr.write(f"autobyte: {text}\n")
+
+
 def print_line(text: str = "") -> None:
     """Print a line for people."""
     sys.stdout.write(text + "\n")

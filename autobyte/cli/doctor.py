@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autobyte")
 
-KEEP_DDP = 3  # the exit status
+KEEP_DDP, UNKNOWN = 3, 4  # the exit status
 
 
 def doctor(
@@ -50,6 +50,9 @@ def doctor(
     accumulation: AccumulationOption = 1,
     wire_dtype: WireOption = "",
     calibration: CalibrationOption = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="under torchrun, too, end with status 3 where DDP should be kept")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Predict what a job would gain over DDP.
@@ -57,7 +60,9 @@ def doctor(
     Says whether scheduling would make it faster, by how much, and what would help. It needs a profile and a
     bandwidth. Under torchrun it takes a model of your own instead, and measures it with DDP on your ranks: compute,
     communication, and the part of it that nothing hides. Exit status 0: a gain of at least 6 % is predicted, so 5 %
-    is likely. Exit status 3: keep DDP (torchrun makes it a 1; read "verdict" from --json).
+    is likely. Exit status 3: keep DDP. Exit status 4: unknown, because the machine was busy with something else, or
+    measurements contradict each other. Under torchrun, which takes every other status for a failure, the status is 0;
+    read "verdict" from --json, or say --exit-code (torchrun then makes a 1 of the 3 and the 4).
 
     \b
     autobyte doctor --profile mine.json --bandwidth 1Gbit --workers 4
@@ -70,7 +75,7 @@ def doctor(
     if (source is None) == (profile is None):
         raise InputError("doctor takes a model of your own (FILE.py:make_model, under torchrun), or --profile")
     if source is not None:
-        _as_rank(source, inputs, device, json=json)
+        _as_rank(source, inputs, device, exit_code=exit_code, json=json)
         return
     assert profile is not None
     settings: dict[str, Any] = {
@@ -80,19 +85,42 @@ def doctor(
     job, effects = calibrated(make_job(profile, arch=arch, **settings), calibration)
     reference, reference_effects = calibrated(make_job(profile, arch="allreduce", **settings), calibration)
     diagnosis = diagnose(job, effects=effects, ddp_job=reference, ddp_effects=reference_effects)
-    _show(diagnosis, None, json=json)
-    if not diagnosis.worthwhile:
-        raise typer.Exit(KEEP_DDP)
+    doubt = _doubt_of(profile)
+    _show(diagnosis, None, doubt=doubt, json=json)
+    if status := _status(diagnosis, doubt):
+        raise typer.Exit(status)
 
 
-def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
+def _status(diagnosis: "Diagnosis", doubt: str) -> int:
+    """The exit status."""
+    if doubt:
+        return UNKNOWN
+    return 0 if diagnosis.worthwhile else KEEP_DDP
+
+
+def _doubt_of(profile: str) -> str:
+    """Why a profile's times are not to be trusted; empty if nothing is known against them."""
+    from pathlib import Path
+
+    from autobyte.models.profile import Profile
+
+    if not Path(profile).is_file():
+        return ""  # a built-in model
+    cores = Profile.load(Path(profile)).provenance.get("other_cores", 0)
+    return f"others kept {cores} cores busy while {profile} was measured" if cores else ""
+
+
+def _as_rank(source: str, inputs: str, device: str, *, exit_code: bool, json: bool) -> None:
     """Measure as one of torchrun's ranks; the first one speaks, all end with its status."""
+    from dataclasses import replace
+
     import torch
     import torch.distributed as dist
 
     from autobyte.errors import InputError
     from autobyte.simulator.diagnose import diagnose
-    from autobyte.torch.profiling.doctor import examine
+    from autobyte.testbed.load import OtherLoad, is_busy
+    from autobyte.torch.profiling.doctor import examine, unclaimed_cores
     from autobyte.torch.profiling.source import load_factory, make_input
 
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
@@ -105,22 +133,27 @@ def _as_rank(source: str, inputs: str, device: str, *, json: bool) -> None:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-    symptoms = examine(factory, fed, device=device)
-    keep = torch.zeros(1, device=device)
+    with OtherLoad() as others:
+        symptoms = examine(factory, fed, device=device)
+    symptoms = replace(symptoms, other_cores=unclaimed_cores(others.cores, others.own_cores))
+    ends_with = torch.zeros(1, device=device)
     if dist.get_rank() == 0:
         diagnosis = diagnose(symptoms.job)
         if device.startswith("cuda"):
             log.warning("policies are predicted at NCCL's costs; AutoByte's gradients travel over TCP: measure both")
-        keep[0] = not diagnosis.worthwhile
-        _show(diagnosis, symptoms, json=json)
-    sys.stdout.flush()  # torchrun ends all ranks as soon as one has ended with 3
-    dist.broadcast(keep, 0)
-    status = KEEP_DDP if keep else 0
+        doubt = symptoms.contradiction
+        if is_busy(symptoms.other_cores, others.wall_s):
+            doubt = f"others kept {symptoms.other_cores:.1f} cores of a machine busy while it was measured"
+        ends_with[0] = _status(diagnosis, doubt)
+        _show(diagnosis, symptoms, doubt=doubt, json=json)
+    sys.stdout.flush()  # torchrun ends all ranks as soon as one has ended with another status than 0
+    dist.broadcast(ends_with, 0)
+    status = int(ends_with) if exit_code else 0
     dist.destroy_process_group()
     os._exit(status)  # DDP keeps gloo's threads: one that lets go of a tensor while the interpreter ends aborts it
 
 
-def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) -> None:
+def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, doubt: str, json: bool) -> None:
     from autobyte.cli.console import print_json, print_line, print_table
     from autobyte.simulator.choose import MARGIN
     from autobyte.simulator.diagnose import GAIN
@@ -136,10 +169,12 @@ def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) ->
             "exposed_s": symptoms.exposed_s,
             "bytes_per_s": symptoms.bytes_per_s,
             "per_block_s": symptoms.per_block_s,
+            "other_cores": symptoms.other_cores,
         }
     )
     if json:
-        print_json({**diagnosis.to_json(), "measured": measured})
+        verdict = {"verdict": "unknown", "why": doubt} if doubt else {}
+        print_json({**diagnosis.to_json(), **verdict, "measured": measured})
         return
     if symptoms is not None:
         print_line(
@@ -150,8 +185,7 @@ def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) ->
         )
     print_line(
         f"compute {format_seconds(diagnosis.compute_s)}, bytes alone {format_seconds(diagnosis.wire_s)}: "
-        f"{diagnosis.ratio:.2f} of compute, "
-        f"{'in' if diagnosis.in_band else 'outside'} the band where order matters, 0.5 to 3"
+        f"{diagnosis.ratio:.2f} of compute; " + _band(diagnosis)
     )
     print_line(
         f"DDP at its best ({diagnosis.ddp.config.label}): {format_seconds(diagnosis.ddp.step_s)}, of it exposed "
@@ -168,10 +202,23 @@ def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, json: bool) ->
             f"bf16 on the wire: DDP {diagnosis.ddp.step_s / diagnosis.bf16_ddp_s:.2f}x, with scheduling "
             f"{diagnosis.ddp.step_s / diagnosis.bf16_s:.2f}x"
         )
+    if doubt:
+        print_line(f"unknown whether it is worth it: {doubt}; measure again on idle machines")
+        return
     print_line(
         f'gain: {100 * diagnosis.gain:.0f} % with policy="{diagnosis.best.name}"; '
         'policy="auto" measures it beside others'
         if diagnosis.worthwhile
-        else f"keep DDP: less than {100 * (GAIN + MARGIN):.0f} % to gain from scheduling, "
-        f"{100 * MARGIN:.0f} % of it for predictions that are too good"
+        else f"keep DDP: scheduling is predicted to gain {max(0.0, 100 * diagnosis.gain):.1f} %, and a change is "
+        f"worth it from {100 * (GAIN + MARGIN):.0f} % on, because predictions are about {100 * MARGIN:.0f} % too high"
     )
+
+
+def _band(diagnosis: "Diagnosis") -> str:
+    """What the ratio of communication to compute says, and that the simulation says otherwise where it does."""
+    from autobyte.simulator.diagnose import BAND
+
+    usual = f"gains are usual from {BAND[0]:g} to {BAND[1]:g}"
+    if diagnosis.in_band or not diagnosis.worthwhile:
+        return usual
+    return f"{usual}, but this job is predicted to gain, too"

@@ -26,20 +26,8 @@ def open_folder(folder: Path) -> Path:
 def write_json(path: Path, data: dict[str, Any]) -> None:
     """Write a file of ours, whole or not at all; no other file is touched."""
     import json
-    from tempfile import NamedTemporaryFile
 
-    from autobyte.errors import FileError
+    from autobyte.drafts import draft_of
 
-    draft = None
-    try:
-        with NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            draft = Path(file.name)
-            file.write(json.dumps(data, indent=1) + "\n")
-        draft.chmod(0o644)  # a draft is made readable for its owner alone
-        draft.replace(path)
-    except OSError as error:
-        if draft is not None:
-            draft.unlink(missing_ok=True)
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    with draft_of(path) as draft:
+        draft.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def fit(
     *,
-    dataset: Annotated[Path, typer.Argument(help="the folder that `autobyte collect` wrote")],
+    dataset: Annotated[Path, typer.Argument(help="a folder that `autobyte collect --out FOLDER` wrote")],
     variant: Annotated[str, typer.Option("--variant", help="improved, or paper (as published)")] = "improved",
     out: Annotated[
         Path | None, typer.Option("--out", help="file for the weights; default: VARIANT.npz in the folder")

@@ -45,6 +45,10 @@ KnobOption = Annotated[
     list[str] | None,
     typer.Option("--knob", help="a setting that only this policy has, such as fusion=1 for bytescheduler"),
 ]
+PluginOption = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", help="a Python file that registers your own tuners or policies; may be repeated"),
+]
 ScenarioOption = Annotated[
     Path | None, typer.Option("--scenario", help="a TOML file with changes of links and workers during training")
 ]
@@ -131,9 +135,9 @@ def make_config(
     """
     from autobyte.config import Config
     from autobyte.errors import InputError
-    from autobyte.scheduler.policies import POLICIES
+    from autobyte.scheduler.policies import space_of
 
-    default = POLICIES[policy]().space(job).default
+    default = space_of(policy, job).default
     size = default.partition_bytes if partition is None else parse_bytes(partition, what="partition")
     if job.gradients.total_bytes > MOST_BLOCKS * size:
         blocks = job.gradients.total_bytes // size
@@ -147,9 +151,9 @@ def make_space(job: "Job", policy: str, knobs: list[str] | None = None) -> "Spac
     """What a policy lets tuners search, its other knobs being as given."""
     from dataclasses import replace
 
-    from autobyte.scheduler.policies import POLICIES, make_plan
+    from autobyte.scheduler.policies import make_plan, space_of
 
-    space = POLICIES[policy]().space(job)
+    space = space_of(policy, job)
     space = replace(space, default=replace(space.default, knobs=dict(space.default.knobs) | _knobs(knobs or [])))
     make_plan(job, space.default)  # an unknown knob is told at once
     return space

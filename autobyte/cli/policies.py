@@ -15,31 +15,53 @@ def compare(
     """Tune every policy with the same budget, and print them."""
     from autobyte.cli.console import print_json, print_line, progress
     from autobyte.cli.files import open_folder, write_json
-    from autobyte.comparison.policies import compare_policies
+    from autobyte.comparison.compare import compare as run
     from autobyte.simulator.effects import Effects
 
     folder = open_folder(out) if out else None
-    with progress("comparing") as step:
-        outcome = compare_policies(
-            job,
-            [name.strip() for name in names.split(",") if name.strip()],
-            tuner=tuner,
-            budget=budget,
-            seeds=seeds,
-            effects=Effects(jitter=jitter),
-            progress=step,
-        )
+    outcome = run(
+        job,
+        policies=[name.strip() for name in names.split(",") if name.strip()],
+        tune_with=tuner,
+        budget=budget,
+        seeds=seeds,
+        effects=Effects(jitter=jitter),
+        progress=progress,
+    ).outcome
     if folder is not None:
         write_json(folder / FILE, outcome)
     if json:
         print_json(outcome)
         return
-    _show(outcome, tuner=tuner, budget=budget, seeds=seeds)
+    show(outcome)
     if folder is not None:
-        print_line(f"written to {folder}: {FILE}")
+        print_line(f"written to {folder}: {FILE}; next: autobyte report {folder}")
 
 
-def _show(outcome: dict[str, Any], *, tuner: str, budget: int, seeds: int) -> None:
+def kept(folder: Path) -> dict[str, dict[str, Any]]:
+    """Comparisons of policies that a folder holds, or the folders in it, by name.
+
+    Raises:
+        FileError: one cannot be read, or is something else.
+    """
+    import json
+
+    from autobyte.errors import FileError
+
+    outcomes = {}
+    for path in sorted({*folder.glob(FILE), *folder.glob(f"*/{FILE}")}):
+        try:
+            outcome = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise FileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        if not isinstance(outcome, dict) or not {"job", "bound_s", "policies"} <= outcome.keys():
+            raise FileError(f"{path} is not what `autobyte compare --policies --out` writes")
+        outcomes[path.parent.name] = outcome
+    return outcomes
+
+
+def show(outcome: dict[str, Any]) -> None:
+    """Print a comparison of policies as a table."""
     from autobyte.cli.console import percent, print_line, print_note, print_table
     from autobyte.comparison.title import count
     from autobyte.config import Config
@@ -64,7 +86,10 @@ def _show(outcome: dict[str, Any], *, tuner: str, budget: int, seeds: int) -> No
         )
     columns = ("policy", "⟨S_p, S_c⟩", "step", "samples/s", "over bound", "gap closed")
     print_table(columns, rows, spare=("step",))
-    print_note(
-        f"Each policy's own knobs were tuned by '{tuner}': {count(budget, 'window')} of 10 iterations, the median of "
-        f"{count(seeds, 'seed')}. gap closed: 0 is DDP at its best, 1 the bound; – where they are within 5 %."
+    tuned = (
+        f"Each policy's own knobs were tuned by '{outcome['tuner']}': {count(outcome['budget'], 'window')} of 10 "
+        f"iterations, the median of {count(outcome['seeds'], 'seed')}. "
+        if "tuner" in outcome
+        else ""
     )
+    print_note(f"{tuned}gap closed: 0 is DDP at its best, 1 the bound; – where they are within 5 %.")

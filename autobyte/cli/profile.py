@@ -34,8 +34,9 @@ def profile(
 
     Example: autobyte profile examples/small_vgg.py:make_model --input 16,3,64,64 --out small_vgg.json
     """
-    from autobyte.cli.console import print_json, print_line, progress
+    from autobyte.cli.console import print_json, print_line, progress, warn
     from autobyte.errors import FileError, InputError
+    from autobyte.testbed.load import OtherLoad, is_busy
     from autobyte.torch.profiling.profile import profile_model
     from autobyte.torch.profiling.source import load_factory, make_input
     from autobyte.units import format_bytes, format_seconds
@@ -50,7 +51,7 @@ def profile(
         raise InputError(
             "what goes into the model? say --input 32,3,224,224, or let the function return (model, inputs)"
         )
-    with progress("profiling") as step:
+    with progress("profiling") as step, OtherLoad() as others:
         measured = profile_model(
             factory.model,
             fed,
@@ -60,6 +61,12 @@ def profile(
             repeats=repeats,
             name=name or out.stem,
             progress=step,
+        )
+    if is_busy(others.cores, others.wall_s):
+        measured.provenance["other_cores"] = round(others.cores, 2)  # so that `doctor` knows, too
+        warn(
+            f"others kept {others.cores:.1f} cores of this machine busy meanwhile: times are not to be trusted; "
+            "measure again on an idle machine"
         )
     measured.save(out, replace=force)
     if json:

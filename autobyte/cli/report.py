@@ -22,13 +22,23 @@ def report(
 
     Writes FOLDER/report.html, which loads nothing from elsewhere. For a folder of several comparisons it has a table
     of tuners by scenarios, and each comparison gets its own page. For a bench it has a picture and a table for every
-    model and rate.
+    model and rate. What `autobyte compare --policies --out` wrote has no page: its table is printed.
     """
     from autobyte.bench.page import cells, write_bench_page
     from autobyte.cli.console import print_json, print_line
+    from autobyte.cli.policies import kept, show
     from autobyte.comparison.overview import comparisons, write_overview
     from autobyte.comparison.page import write_page
 
+    policies = kept(folder)
+    if policies and not (folder / "compare.json").exists() and not comparisons(folder):
+        if json:
+            print_json(policies if len(policies) > 1 else next(iter(policies.values())))
+            return
+        for name, outcome in policies.items():
+            print_line(f"{name}: a comparison of policies")
+            show(outcome)
+        return
     if (folder / "compare.json").exists():
         page = write_page(folder)
     elif comparisons(folder):

@@ -19,6 +19,7 @@ from autobyte.cli.options import (
     LatencyOption,
     ModelOption,
     OverheadOption,
+    PluginOption,
     PolicyOption,
     ScenarioOption,
     SlowdownOption,
@@ -57,6 +58,7 @@ def simulate(
         typer.Option("--credit", help="bytes in flight: 16MB, or 4x for four partitions; default: the policy's own"),
     ] = None,
     knob: KnobOption = None,
+    plugin: PluginOption = None,
     slowdown: SlowdownOption = "1",
     latency: LatencyOption = "30us",
     overhead: OverheadOption = "500us,30us",
@@ -80,16 +82,18 @@ def simulate(
 
     Prints the step time beside the bound and DDP, and where the time goes.
 
-    Example: autobyte simulate --model vgg16 --arch ps --bandwidth 10Gbit --partition 4MiB --credit 4x
+    Example: autobyte simulate --model vgg16 --bandwidth 25Gbit --policy usbyte
     """
     from autobyte.cli.console import print_json
     from autobyte.errors import InputError
+    from autobyte.registry import load_plugins
     from autobyte.scheduler.policies import make_plan
     from autobyte.simulator import kernel
     from autobyte.simulator.steady import settled, steady_s
 
     if iterations is not None and iterations < 1:
         raise InputError(f"iterations must be at least 1, got {iterations}")
+    load_plugins(plugin or [])
     job = make_job(
         model,
         arch=arch,

@@ -1,6 +1,5 @@
 """`autobyte testbed`: a command on hosts with links of given rates, on this machine."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -95,7 +94,7 @@ def run(
     autobyte testbed run --hosts 4 --rate 1Gbit --scenario examples/scenarios/quarter.toml -- python train.py
     autobyte testbed run --hosts 4 --rate 10Gbit --gpu -- python train.py
     """
-    from autobyte.cli.console import print_json, print_line
+    from autobyte.cli.console import print_json, print_line, warn
     from autobyte.testbed import LaunchError, SharedGpu
     from autobyte.testbed.changes import follow
     from autobyte.testbed.load import MOST_CORES, OtherLoad
@@ -218,6 +217,7 @@ def _background(testbed: "Testbed", rate: str) -> AbstractContextManager[Any]:
 
 def checked(testbed: "Testbed", check: Check) -> list["LinkCheck"]:
     """What the links carry; one that does not hold its rate is told, or is an error."""
+    from autobyte.cli.console import warn
     from autobyte.testbed import TestbedError
     from autobyte.testbed.validity import measure_links, require_sound
 
@@ -244,8 +244,3 @@ def _summary(
         "links": [link.to_json() for link in links],
         "ranks": [asdict(one) for one in finished],
     }
-
-
-def warn(text: str) -> None:
-    """Say something beside the results."""
-    sys.stderr.write(f"autobyte: {text}\n")

@@ -41,16 +41,16 @@ class Ends:
 
 
 def lack(gap: float) -> str:
-    """Say what the best constant lacks of the oracle's speed, and whether that counts.
+    """Say what the best constant lacks of the oracle's speed, and what that means.
 
     >>> lack(0.123)
-    'the best constant lacks 12.3 % of it (counts: from 5 % on)'
+    'the best constant lacks 12.3 % of it: adapting can gain'
     >>> lack(-0.001)
-    'the best constant lacks −0.1 % of it (does not count: under 5 %)'
+    'the best constant lacks −0.1 % of it: with less than 5 %, adapting gains too little to compare tuners by'
     """
-    least = f"{100 * COUNTS:g} %"
-    counts = f"counts: from {least} on" if gap >= COUNTS else f"does not count: under {least}"
-    return f"the best constant lacks {100 * gap:.1f} % of it ({counts})".replace("-", "−")
+    little = f"with less than {100 * COUNTS:g} %, adapting gains too little to compare tuners by"
+    meaning = "adapting can gain" if gap >= COUNTS else little
+    return f"the best constant lacks {100 * gap:.1f} % of it: {meaning}".replace("-", "−")
 
 
 def ends(contest: Contest, truth: Truth, constant: Config, seed: int) -> Ends:

@@ -1,13 +1,14 @@
 """Several comparisons on one page: tuners by scenarios, with intervals, and a way to each comparison's own page."""
 
-from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from autobyte.comparison.oracle import COUNTS
 from autobyte.comparison.outcome import read_outcome
-from autobyte.comparison.page import NAME, save_page, shell, write_page
+from autobyte.comparison.page import NAME, save_page, write_page
 from autobyte.comparison.table import percent
+from autobyte.comparison.template import fill
 from autobyte.comparison.title import title
 from autobyte.errors import FileError
 
@@ -41,57 +42,54 @@ def write_overview(folder: Path) -> Path:
 
 
 def render(outcomes: Outcomes) -> str:
-    """Make the page."""
-    return shell(
-        f"{len(outcomes)} comparisons",
-        f"{table(outcomes)}\n"
-        "<p><small>Speed as a part of the oracle’s, which chooses at the same decisions for what the last window "
-        "showed: the median of all runs, and below it the 10th and the 90th percentile. Then the share of the "
-        "gap that is closed between the best constant and the oracle, where that is at least "
-        f"{100 * COUNTS:g}&nbsp;% of the oracle’s speed.</small></p>",
-    )
-
-
-def table(outcomes: Outcomes) -> str:
-    """Tuners by comparisons; a dash where a tuner did not take part."""
+    """Make the page: tuners by comparisons, a dash where a tuner did not take part."""
     names = list(dict.fromkeys(tuner["name"] for outcome in outcomes.values() for tuner in outcome["tuners"]))
-    heads = [
-        f'<th scope="col"><a href="{escape(folder, quote=True)}/{NAME}">{escape(_name(folder, outcome))}</a><br>'
-        f"<small>{escape(title(outcome))}</small></th>"
-        for folder, outcome in outcomes.items()
-    ]
     rows = [_row(name, [_cell(outcome, name) for outcome in outcomes.values()]) for name in names]
-    constant = _row("best constant", [_constant(outcome) for outcome in outcomes.values()], kind="reference")
-    return (
-        f'<div class="wide"><table><thead><tr><th scope="col">tuner</th>{"".join(heads)}</tr></thead>\n'
-        f"<tbody>{''.join(rows)}{constant}</tbody></table></div>"
+    rows.append(_row("best constant", [_constant(outcome) for outcome in outcomes.values()], reference=True))
+    return fill(
+        "comparison/overview.html",
+        {
+            "title": f"{len(outcomes)} comparisons",
+            "columns": [
+                {"link": f"{quote(folder)}/{NAME}", "name": _name(folder, outcome), "title": title(outcome)}
+                for folder, outcome in outcomes.items()
+            ],
+            "rows": rows,
+            "counts": f"{100 * COUNTS:g}",
+        },
     )
+
+
+def _row(name: str, cells: list[dict[str, str | None] | None], *, reference: bool = False) -> dict[str, Any]:
+    return {"name": name, "cells": cells, "reference": reference}
 
 
 def _name(folder: str, outcome: dict[str, Any]) -> str:
-    return outcome["job"].get("scenario") or folder
+    scenario = str(outcome["job"].get("scenario") or "steady")
+    return folder if scenario == "steady" else scenario
 
 
-def _row(name: str, cells: list[str], *, kind: str = "") -> str:
-    attribute = f' class="{kind}"' if kind else ""
-    return f'<tr{attribute}><th scope="row">{escape(name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>\n'
-
-
-def _cell(outcome: dict[str, Any], name: str) -> str:
-    """A tuner's speed in one comparison, as a part of the oracle's."""
+def _cell(outcome: dict[str, Any], name: str) -> dict[str, str | None] | None:
+    """A tuner's speed in one comparison, as a part of the oracle's, with its spread and the gap that it closes."""
     tuner = next((tuner for tuner in outcome["tuners"] if tuner["name"] == name), None)
     oracle = _oracle(outcome)
     if tuner is None or oracle is None:
-        return "–"
+        return None
     low, high = (percent(speed / oracle) for speed in tuner["spread"]["samples_per_s"])
     closed = tuner.get("oracle_gap_closed")
-    share = "" if closed is None else f"<br><small>gap {percent(closed)}&nbsp;%</small>"
-    return f"{percent(tuner['samples_per_s'] / oracle)}&nbsp;%<br><small>{low} … {high}</small>{share}"
+    return {
+        "speed": percent(tuner["samples_per_s"] / oracle),
+        "spread": f"{low} … {high}",
+        "gap": None if closed is None else percent(closed),
+    }
 
 
-def _constant(outcome: dict[str, Any]) -> str:
+def _constant(outcome: dict[str, Any]) -> dict[str, str | None] | None:
     oracle = _oracle(outcome)
-    return "–" if oracle is None else f"{percent(outcome['oracle']['best_constant_samples_per_s'] / oracle)}&nbsp;%"
+    if oracle is None:
+        return None
+    speed = percent(outcome["oracle"]["best_constant_samples_per_s"] / oracle)
+    return {"speed": speed, "spread": None, "gap": None}
 
 
 def _oracle(outcome: dict[str, Any]) -> float | None:

@@ -1,23 +1,23 @@
 """A comparison as one self-contained page, for a browser without a network, a phone, or a printer."""
 
 import json
-import re
 from collections.abc import Sequence
-from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
+
+from markupsafe import Markup
 
 from autobyte.comparison import repeat
 from autobyte.comparison.outcome import read_outcome
 from autobyte.comparison.panels.cost import draw_cost
-from autobyte.comparison.panels.landscape import draw_landscape
+from autobyte.comparison.panels.landscape import draw_landscape, landscape_height
 from autobyte.comparison.panels.look import Outcome, svg
-from autobyte.comparison.panels.regret import draw_regret
+from autobyte.comparison.panels.regret import apart, draw_regret, regret_height
 from autobyte.comparison.panels.timeline import draw_timeline
-from autobyte.comparison.table import note, references, table
+from autobyte.comparison.table import COLUMNS, references, table
+from autobyte.comparison.template import fill
 from autobyte.comparison.title import count, title
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError
 from autobyte.results import DATABASE, Results, StoredTrial
 from autobyte.tuning import WINDOW
@@ -59,99 +59,80 @@ def render(outcome: Outcome, *, run: dict[str, Any] | None = None, trials: Seque
         run: what `Contest.to_json` returned, if known.
         trials: those that were kept.
     """
-    skeleton = files("autobyte.comparison").joinpath("page.html").read_text(encoding="utf-8")
-    return Template(skeleton).substitute(
-        title=escape(title(outcome)),
-        what=escape(outcome["what"]),
-        model=escape(f"{len(outcome['tuners'])} tuners on {outcome['job']['model']}"),
-        summary=escape(_summary(outcome)),
-        references=references(outcome),
-        table=table(outcome),
-        note=note(outcome),
-        panels=_panels(outcome),
-        timeline=_timeline(outcome, trials),
-        repeat=_repeat(outcome, run, trials),
+    shown = outcome | {"tuners": sorted(outcome["tuners"], key=lambda t: (-t["samples_per_s"], t["search_cost_s"]))}
+    return fill(
+        "comparison/page.html",
+        {
+            "title": title(outcome),
+            "outcome": outcome,
+            "summary": _summary(outcome),
+            "references": references(outcome),
+            "heads": [head for head, _, _ in COLUMNS.values()],
+            "rows": table(shown),
+            "apart": apart(outcome),
+            "pictures": _pictures(shown, trials),
+            "repeat": None if run is None else _repeat(outcome, run, trials),
+            "count": count,
+            "window": WINDOW,
+        },
     )
 
 
-def _summary(outcome: Outcome) -> str:
+def _summary(outcome: Outcome) -> list[str]:
+    """What was compared, in a few words each."""
     job = outcome["job"]
     extras = [f"{job['accumulation']} backward passes per step"] if job["accumulation"] > 1 else []
     extras += [f"gradients sent as {job['wire_dtype']}"] if job.get("wire_dtype") else []
     extras += [f"slowdown {job['slowdown']}"] if job.get("slowdown", 1.0) != 1.0 else []
-    what = [title(outcome), f"{job['parameters']:,} parameters", f"batch {job['batch_size']} per worker", *extras]
-    runs = f"Each tuner had {count(outcome['seeds'], 'run')} of {count(outcome['budget'], 'window')}"
-    return f"{' · '.join(what)}. {runs} of {WINDOW} iterations, or as many half ones as that is, in the same world."
+    return [title(outcome), f"{job['parameters']:,} parameters", f"batch {job['batch_size']} per worker", *extras]
 
 
-def _panels(outcome: Outcome) -> str:
-    when = " before anything changes" if outcome["changes"] else ""
-    regret = svg(
-        lambda axes: draw_regret(axes[0], outcome), 1.7, top=0.25, name="regret", what="regret over iterations"
-    )
-    land = svg(
-        lambda axes: draw_landscape(axes[0], outcome), 1.7, top=0.25, name="land", what="speed of every config"
-    )
-    cost = svg(
-        lambda axes: draw_cost(axes[0], outcome),
-        0.17 * len(outcome["tuners"]) + 0.1,
-        name="cost",
-        what="search cost of every tuner",
-    )
-    before = " Diamonds: what a search before the scenario cost besides." if outcome["changes"] else ""
-    return (
-        _figure(
-            regret,
-            "<b>Regret</b> of the config in force after each decision, the median of all runs. Dashed: 3&nbsp;%, "
-            "which counts as found. Linear up to there, logarithmic above.",
-        )
-        + _figure(
-            land,
-            f"<b>The landscape</b>{when}: the speed of every config of the grid, without noise, and the config that "
-            "each tuner leaves in force.",
-        )
-        + _figure(
-            cost,
-            "<b>Search cost</b>: time lost against the optimum over all iterations, the median of all runs and a "
-            f"line from the 10th to the 90th percentile.{before}",
-        )
-    )
+def _pictures(outcome: Outcome, trials: Sequence[StoredTrial]) -> dict[str, Markup | None]:
+    return {
+        "regret": svg(
+            lambda axes: draw_regret(axes[0], outcome),
+            regret_height(outcome),
+            top=0.25,
+            name="regret",
+            what="regret over iterations",
+        ),
+        "landscape": svg(
+            lambda axes: draw_landscape(axes[0], outcome),
+            landscape_height(outcome),
+            top=0.25,
+            name="land",
+            what="speed of every config",
+        ),
+        "cost": svg(
+            lambda axes: draw_cost(axes[0], outcome),
+            0.17 * len(outcome["tuners"]) + 0.1,
+            name="cost",
+            what="search cost of every tuner",
+        ),
+        "timeline": _timeline(outcome, trials),
+    }
 
 
-def _timeline(outcome: Outcome, trials: Sequence[StoredTrial]) -> str:
+def _timeline(outcome: Outcome, trials: Sequence[StoredTrial]) -> Markup | None:
+    """Of each tuner's first run, as far as its trials were kept."""
     names = [tuner["name"] for tuner in outcome["tuners"]]
     runs = {name: [t.measurement for t in trials if (t.tuner, t.seed) == (name, 0)] for name in names}
     runs = {name: run for name, run in runs.items() if run}
     if not runs:
-        return "<p>The trials are not here.</p>"
+        return None
     heights = [0.34] * len(runs)
-    picture = svg(lambda axes: draw_timeline(axes, outcome, runs), *heights, gap=0.12, name="time", what="step times")
-    dashed = "Thin lines: the cluster changes." if outcome["changes"] else "Dashed: the optimum."
-    return _figure(
-        picture,
-        "<b>Step time</b> of each tuner’s first run: the mean of every window, all on one logarithmic scale. Ticks "
-        f"above: the config changed. {dashed}",
-    )
+    return svg(lambda axes: draw_timeline(axes, outcome, runs), *heights, gap=0.12, name="time", what="step times")
 
 
-def _figure(picture: str, caption: str) -> str:
-    return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>\n"
-
-
-def _repeat(outcome: Outcome, run: dict[str, Any] | None, trials: Sequence[StoredTrial]) -> str:
-    if run is None:
-        return "<p>The settings are in results.sqlite, which is not here.</p>"
-    tuners = [tuner["name"] for tuner in outcome["tuners"]]
-    command = repeat.command(run, tuners=tuners, seeds=outcome["seeds"])
-    strange = repeat.beyond(run)
-    warning = f"<p>No option sets these: {escape(', '.join(strange))}. Repeat it from Python.</p>" if strange else ""
+def _repeat(outcome: Outcome, run: dict[str, Any], trials: Sequence[StoredTrial]) -> dict[str, Any]:
+    """The command, what no option sets, the versions of the packages that ran, and all settings."""
     packages = dict.fromkeys(", ".join(f"{name} {v}" for name, v in trial.versions.items()) for trial in trials)
-    settings = json.dumps(run, indent=1, sort_keys=True)
-    return (
-        f"<pre>{escape(command)}</pre>{warning}<p>It ran on {escape('; and on '.join(packages))}. Everything but the "
-        "tuner’s CPU time comes out the same.</p><details><summary>All settings</summary>"
-        f"<pre>{escape(settings)}</pre></details>"
-    )
+    return {
+        "command": repeat.command(run, tuners=[tuner["name"] for tuner in outcome["tuners"]], seeds=outcome["seeds"]),
+        "beyond": repeat.beyond(run),
+        "packages": list(packages),
+        "settings": json.dumps(run, indent=1, sort_keys=True),
+    }
 
 
 def _check_same(database: Path, run: dict[str, Any], outcome: Outcome) -> None:
@@ -161,38 +142,18 @@ def _check_same(database: Path, run: dict[str, Any], outcome: Outcome) -> None:
         raise FileError(f"{database} holds another run than compare.json; run `autobyte compare` again")
 
 
-def shell(heading: str, body: str) -> str:
-    """Make a page of this look around what it shows.
-
-    Args:
-        heading: also the page's title.
-        body: HTML.
-    """
-    skeleton = files("autobyte.comparison").joinpath("page.html").read_text(encoding="utf-8")
-    look = re.search(r"<style>.*?</style>", skeleton, re.DOTALL)
-    assert look is not None
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{OURS.decode()}\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(heading)}</title>\n{look[0]}\n</head>\n<body>\n<header><h1>{escape(heading)}</h1></header>\n"
-        f"<main>\n{body}\n</main>\n</body>\n</html>\n"
-    )
-
-
 def save_page(path: Path, page: str) -> None:
     """Replace a page of ours, whole or not at all.
 
     Raises:
         FileError: it is somebody else's, or cannot be written.
     """
-    draft = path.with_name(f".{path.name}.tmp")
     try:
         if path.exists() and OURS not in path.read_bytes()[:1000]:
             raise FileError(f"{path} was not written by `autobyte report`; move it away first")
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(path)
     except FileError:
         raise
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise FileError(f"cannot write {path}: {error.strerror}") from None
+    with draft_of(path) as draft:
+        draft.write_text(page, encoding="utf-8")

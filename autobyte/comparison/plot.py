@@ -4,11 +4,11 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autobyte.comparison.panels.landscape import draw_landscape
+from autobyte.comparison.panels.landscape import draw_landscape, landscape_height
 from autobyte.comparison.panels.look import Outcome, drawable, encoded, new_figure, styled
-from autobyte.comparison.panels.regret import draw_regret
+from autobyte.comparison.panels.regret import draw_regret, regret_height
 from autobyte.comparison.title import count, title
-from autobyte.errors import FileError
+from autobyte.drafts import draft_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,16 +26,16 @@ def draw_comparison(outcome: Outcome, path: Path) -> None:
     """
     with styled():
         data = encoded(picture(outcome), "png", dpi=300, metadata={"Software": None})
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    with draft_of(path) as draft:
+        draft.write_bytes(data)
 
 
 def picture(outcome: Outcome) -> "Figure":
     """Draw both panels, to be called in `styled`."""
     heading = textwrap.wrap(drawable(title(outcome)), 58)
-    figure, (above, below) = new_figure(1.6, 1.75, gap=0.77, top=0.3 + 0.13 * len(heading))
+    figure, (above, below) = new_figure(
+        regret_height(outcome, together=1.6), landscape_height(outcome), gap=0.77, top=0.3 + 0.13 * len(heading)
+    )
     down = 0.06 / figure.get_figheight()
     figure.text(0.03, 1 - down, "\n".join(heading), va="top", fontsize=7.5, linespacing=1.15)
     draw_regret(above, outcome)

@@ -8,7 +8,7 @@ from autobyte.bound import gap_closed, yardstick_s
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.job import Job
-from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.scheduler.policies import POLICIES, make_plan, space_of
 from autobyte.simulator.choose import choose
 from autobyte.simulator.effects import PLAIN, Effects
 from autobyte.simulator.steady import reference_s, step_s
@@ -45,7 +45,7 @@ class Entrant:
         Raises:
             InputError: the policy has no such knob.
         """
-        space = POLICIES[self.policy]().space(job)
+        space = space_of(self.policy, job)
         default = replace(space.default, knobs=dict(space.default.knobs) | self._knobs())
         make_plan(job, default)  # an unknown knob is told at once
         free = {name: ends for name, ends in space.knobs.items() if name not in self._knobs()}
@@ -121,7 +121,8 @@ def compare_policies(
             searched.append((step_s(job, config, effects=effects), config))
         searched.sort(key=lambda pair: pair[0])
         rows.append(_row(job, entrant.name, *searched[(seeds - 1) // 2], lower=lower, reference=reference))
-    return {"job": job.to_json(), "bound_s": lower, "policies": rows}
+    how = {"tuner": tuner, "budget": budget, "seeds": seeds}
+    return {"job": job.to_json(), "bound_s": lower, **how, "policies": rows}
 
 
 def _row(job: Job, name: str, seconds: float, config: Config, *, lower: float, reference: float) -> dict[str, Any]:

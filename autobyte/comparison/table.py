@@ -1,15 +1,41 @@
-"""The numbers of a comparison in HTML: the references, and a row for each tuner."""
+"""The numbers that the page of a comparison shows: the references, and a row for each tuner."""
 
 from collections.abc import Callable, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
 from autobyte.comparison.oracle import lack
 from autobyte.comparison.panels.look import Outcome
-from autobyte.comparison.title import count
 from autobyte.config import Config
-from autobyte.tuning import WINDOW
 from autobyte.units import format_seconds
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number to compare tuners with, what it is, and what else there is to say of it."""
+
+    name: str
+    number: str
+    remark: str
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A median with its unit, and below it the 10th and the 90th percentile, where runs differ."""
+
+    median: str
+    spread: str = ""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A tuner, or a config that no tuner chose."""
+
+    name: str
+    config: str
+    cells: list[TableCell]
+    reference: bool
+
 
 Column = tuple[str, Callable[[float], str], str]  # its head, how numbers are written, their unit
 
@@ -45,61 +71,30 @@ COLUMNS: dict[str, Column] = {
 NO_SPREAD: dict[str, Any] = {"tuner_cpu_s": None}  # the noise of a machine
 
 
-def references(outcome: Outcome) -> str:
+def references(outcome: Outcome) -> list[Fact]:
     """What tuners are compared with, as steps and as speeds; where something changes, the oracle."""
     job, times = outcome["job"], outcome["references"]
     samples = job["batch_size"] * job["workers"] * job["accumulation"]
     names = {"bound_s": "the bound", "ddp_best_s": "DDP at its best bucket", "fifo_s": "FIFO, nothing overlapping"}
-    boxes = [
-        f"<div><dt>{name}{_when(outcome)}</dt><dd>{format_seconds(times[key])} "
-        f"<small>a step, {samples / times[key]:,.1f} samples/s</small></dd></div>"
+    facts = [
+        Fact(name + _when(outcome), format_seconds(times[key]), f"a step, {samples / times[key]:,.1f} samples/s")
         for key, name in names.items()
     ]
-    if oracle := _oracle(outcome):
-        boxes.append(
-            f"<div><dt>the oracle, over the whole run</dt><dd>{oracle['samples_per_s']:,.1f} samples/s "
-            f"<small>{lack(oracle['gap'])}</small></dd></div>"
-        )
-    return f'<dl class="facts">{"".join(boxes)}</dl>'
+    oracle = outcome.get("oracle")  # comparisons of an earlier version have none
+    if outcome["changes"] and oracle:
+        speed = f"{oracle['samples_per_s']:,.1f} samples/s"
+        facts.append(Fact("the oracle, over the whole run", speed, lack(oracle["gap"])))
+    return facts
 
 
-def table(outcome: Outcome) -> str:
+def table(outcome: Outcome) -> list[TableRow]:
     """Medians with spreads below them; the best constant and the optimum as the last rows."""
-    heads = ["tuner", "⟨S<sub>p</sub>, S<sub>c</sub>⟩", *(head for head, _, _ in COLUMNS.values())]
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    rows = [_row(escape(tuner["name"]), tuner, tuner["spread"] | NO_SPREAD) for tuner in outcome["tuners"]]
+    rows = [_row(tuner["name"], tuner, tuner["spread"] | NO_SPREAD) for tuner in outcome["tuners"]]
     for key in ("best_constant", "optimum"):
         place = outcome[key]
         known = {"config": place, "samples_per_s": place["samples_per_s"], "regret": place["regret"]}
-        rows.append(_row(key.replace("_", " ") + _when(outcome), known, {}, kind="reference"))
-    body = "\n".join(rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
-
-
-def note(outcome: Outcome) -> str:
-    """What the numbers of the table are."""
-    speeds = "of the whole run" if outcome["changes"] else "of the config left in force, without noise"
-    late = f"knows the truth, one window of {WINDOW} iterations late"
-    other = f" The oracle {late}; gap closed is from DDP to the bound, not to the oracle." if _oracle(outcome) else ""
-    return (
-        f"Medians of {count(outcome['seeds'], 'run')}; below them the 10th and the 90th percentile, where runs "
-        f"differ. Speeds are {speeds}. The config is that of the run in the middle. A tuner’s CPU time is measured, "
-        f"all else is {escape(outcome['what'])}.{other}{_failures(outcome)}"
-    )
-
-
-def _oracle(outcome: Outcome) -> dict[str, Any] | None:
-    """The oracle where something changes; comparisons of an earlier version have none."""
-    return outcome.get("oracle") if outcome["changes"] else None
-
-
-def _failures(outcome: Outcome) -> str:
-    """Who failed, if anyone did."""
-    failed = {tuner["name"]: tuner["failed_runs"] for tuner in outcome["tuners"] if tuner["failed_runs"]}
-    return "".join(
-        f" {escape(name)} failed in {count(runs, 'run')}; the best config so far went on."
-        for name, runs in failed.items()
-    )
+        rows.append(_row(key.replace("_", " ") + _when(outcome), known, {}, reference=True))
+    return rows
 
 
 def _when(outcome: Outcome) -> str:
@@ -107,18 +102,18 @@ def _when(outcome: Outcome) -> str:
     return " at first" if outcome["changes"] else ""
 
 
-def _row(name: str, numbers: dict[str, Any], spread: dict[str, Any], *, kind: str = "") -> str:
+def _row(name: str, numbers: dict[str, Any], spread: dict[str, Any], *, reference: bool = False) -> TableRow:
     config = Config(numbers["config"]["partition_bytes"], numbers["config"]["credit_bytes"])
     cells = [
-        _cell(column, numbers[key], spread.get(key)) if key in numbers else "<td></td>"
+        _cell(column, numbers[key], spread.get(key)) if key in numbers else TableCell("")
         for key, column in COLUMNS.items()
     ]
-    return f'<tr class="{kind}"><th scope="row">{name}</th><td>{escape(config.label)}</td>{"".join(cells)}</tr>'
+    return TableRow(name, config.label, cells, reference)
 
 
-def _cell(column: Column, median: float | None, spread: Sequence[float] | None) -> str:
+def _cell(column: Column, median: float | None, spread: Sequence[float] | None) -> TableCell:
     _, write, unit = column
     if median is None:
-        return "<td>–</td>"
+        return TableCell("–")
     low, high = (write(end) for end in spread or (median, median))
-    return f"<td>{write(median)}{unit}{f'<small>{low} to {high}</small>' if low != high else ''}</td>"
+    return TableCell(write(median) + unit, f"{low} to {high}" if low != high else "")

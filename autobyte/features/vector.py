@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.config import Config
 from autobyte.features.runtime import State
 from autobyte.features.schema import BANDWIDTH, CANDIDATE, LAYER, ROWS, STATIC

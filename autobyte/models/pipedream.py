@@ -12,9 +12,11 @@ import heapq
 import math
 import re
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 from autobyte.errors import FileError, InputError
+from autobyte.job import LARGEST
 from autobyte.models.ops import FLOAT
 from autobyte.models.profile import LayerEntry, Profile, TensorEntry
 
@@ -115,6 +117,8 @@ def read_pipedream(path: Path | str, *, batch_size: int | None = None) -> Profil
     batch = _batch(graph.path, nodes) if batch_size is None else batch_size
     if batch < 1:
         raise InputError(f"batch size must be at least 1, got {batch}")
+    if batch > LARGEST:
+        raise InputError(f"batch size must be at most {LARGEST:,}, got {Decimal(batch):.6g}")
     return Profile(name=_name(graph.path), batch_size=batch, provenance=provenance, layers=layers)
 
 
@@ -149,6 +153,9 @@ def module_parameters(text: str, parameter_bytes: int) -> dict[str, int]:
 
     >>> module_parameters("BatchNorm2d(64, eps=1e-05)", 512)
     {'weight': 64, 'bias': 64}
+
+    Raises:
+        InputError: no module prints like this.
     """
     total = parameter_bytes // FLOAT
     split = _printed(text)
@@ -159,7 +166,10 @@ def _printed(text: str) -> dict[str, int]:
     if match := re.match(r"Conv2d\(([0-9]{1,15}), ([0-9]{1,15}), kernel_size=\(([0-9]{1,15}), ([0-9]{1,15})\)", text):
         channels, out, height, width = map(int, match.groups())
         groups = re.search(r"groups=([0-9]{1,15})", text)
-        weight, bias = channels // int(groups[1] if groups else 1) * out * height * width, out
+        parts = int(groups[1]) if groups else 1
+        if not parts:
+            raise InputError(f"a convolution has at least one group, got groups=0 in '{text:.80}'")
+        weight, bias = channels // parts * out * height * width, out
     elif match := re.match(r"Linear\(in_features=([0-9]{1,15}), out_features=([0-9]{1,15})", text):
         weight, bias = int(match[1]) * int(match[2]), int(match[2])
     elif match := re.match(r"BatchNorm2d\(([0-9]{1,15})", text):
@@ -179,6 +189,8 @@ def _add_node(graph: Graph, match: re.Match[str], line: int) -> None:
     forward, backward, activation, parameters = (_amount(graph.path, line, name, fields[name]) for name in _FIELDS)
     if parameters % FLOAT:
         raise _wrong(graph.path, line, f"parameter_size must be whole fp32 numbers of 4 bytes, got {parameters:g}")
+    if parameters > FLOAT * LARGEST:
+        raise _wrong(graph.path, line, f"parameter_size must be at most {FLOAT * LARGEST:,}, got {parameters:g}")
     graph.nodes[number] = Node(number, match[2], forward / 1e3, backward / 1e3, activation, int(parameters), line)
 
 
@@ -188,7 +200,7 @@ def _amount(path: Path, line: int, name: str, text: str) -> float:
         values = [float(part) for part in text.strip("[]").split(";")]
     except ValueError:
         raise _wrong(path, line, f"{name} is not a number: '{text}'") from None
-    for value in values:
+    for value in (*values, sum(values)):
         if not 0 <= value < math.inf:
             raise _wrong(path, line, f"{name} must be a finite number of at least 0, got {value:g}")
     return sum(values)
@@ -204,7 +216,10 @@ def _check_edges(graph: Graph) -> None:
 
 def _layer(path: Path, node: Node) -> LayerEntry:
     name = f"node{node.number}"
-    parameters = module_parameters(node.text, node.parameter_bytes) if node.parameter_bytes else {}
+    try:
+        parameters = module_parameters(node.text, node.parameter_bytes) if node.parameter_bytes else {}
+    except InputError as error:
+        raise _wrong(path, node.line, str(error)) from None
     return LayerEntry(
         name=f"{name}.{node.kind}",
         forward_s=node.forward_s,

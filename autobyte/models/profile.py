@@ -1,14 +1,14 @@
 """A profile: a model's layers with their times, measured or worked out, as a JSON file with a schema version."""
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError
-from autobyte.job import Layer, Model, Tensor
+from autobyte.job import LARGEST, Layer, Model, Tensor
 
 SCHEMA = 1
 
@@ -23,7 +23,7 @@ class TensorEntry(_ProfileRecord):
     """A gradient of a layer."""
 
     name: str
-    numel: Annotated[int, Field(ge=0, lt=1 << 50)]  # far beyond any; bytes must fit into 64 bits
+    numel: Annotated[int, Field(ge=0, le=LARGEST)]
     dtype: Literal["float16", "bfloat16", "float32", "float64"] = "float32"
 
 
@@ -42,7 +42,7 @@ class Profile(_ProfileRecord):
     kind: Literal["autobyte-profile"] = "autobyte-profile"
     schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
     name: str
-    batch_size: Annotated[int, Field(ge=1)]
+    batch_size: Annotated[int, Field(ge=1, le=LARGEST)]
     provenance: dict[str, str | float | int]
     layers: Annotated[list[LayerEntry], Field(min_length=1)]
 
@@ -83,12 +83,8 @@ class Profile(_ProfileRecord):
         if path.exists() and not replace:
             raise FileError(f"{path} exists already; choose another name or say --force")
         text = json.dumps(self.model_dump(by_alias=True), indent=1) + "\n"
-        try:
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-                file.write(text)
-            Path(file.name).replace(path)
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror}") from None
+        with draft_of(path) as draft:
+            draft.write_text(text)
 
     @classmethod
     def load(cls, path: Path | str) -> "Profile":

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError
 
 
@@ -33,12 +34,10 @@ class Checkpoint:
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._path.with_name(f".{self._path.name}")
-            with fresh.open("wb") as file:
-                np.savez(file, fit=np.array(self._fit), numbers=np.array(json.dumps(dict(numbers))), **arrays)
-            fresh.replace(self._path)
         except OSError as error:
             raise FileError(f"cannot write {self._path}: {error.strerror}") from None
+        with draft_of(self._path) as draft, draft.open("wb") as file:
+            np.savez(file, fit=np.array(self._fit), numbers=np.array(json.dumps(dict(numbers))), **arrays)
 
     def find(self) -> tuple[dict[str, float], dict[str, list[Any]]] | None:
         """Where the fit was when it was killed; None if it is to begin.

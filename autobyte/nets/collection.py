@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError, InputError
 from autobyte.features.schema import VERSION
 from autobyte.job import Model
@@ -128,20 +129,13 @@ class Folder:
 
     def keep(self, name: str, groups: Groups) -> None:
         """Write a part, whole or not at all."""
-        try:
-            fresh = self.path / f".{name}"
-            with fresh.open("wb") as file:
-                np.savez_compressed(file, **{f.name: getattr(groups, f.name) for f in fields(groups)})
-            fresh.replace(self.path / name)
-        except OSError as error:
-            raise FileError(f"cannot write {self.path / name}: {error.strerror}") from None
+        with draft_of(self.path / name) as draft, draft.open("wb") as file:
+            np.savez_compressed(file, **{f.name: getattr(groups, f.name) for f in fields(groups)})
 
     def describe(self, about: Mapping[str, Any]) -> None:
         """Write what the parts are, and how they came about."""
-        try:
-            (self.path / "dataset.json").write_text(json.dumps(about, indent=1) + "\n")
-        except OSError as error:
-            raise FileError(f"cannot write {self.path}: {error.strerror}") from None
+        with draft_of(self.path / "dataset.json") as draft:
+            draft.write_text(json.dumps(about, indent=1) + "\n")
 
     @property
     def about(self) -> dict[str, Any]:

@@ -266,7 +266,11 @@ def measured(model: Model, windows: Sequence[Measurement], *, number: int) -> Gr
 
 def digest(models: Mapping[str, Model]) -> str:
     """What names a set of models."""
-    return hashlib.sha256(repr(sorted(models.items())).encode()).hexdigest()[:16]
+    whole = [
+        f"({key!r}, Model(name={one.name!r}, layers={one.layers!r}, batch_size={one.batch_size!r}))"
+        for key, one in sorted(models.items())
+    ]
+    return hashlib.sha256(f"[{', '.join(whole)}]".encode()).hexdigest()[:16]
 
 
 def _any_config(random: Random, space: Space, *, near: bool) -> Config:

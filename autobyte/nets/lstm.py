@@ -7,8 +7,8 @@ Reference: Moshier's Cephes library, `expf`.
 """
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.nets.metanet import Array
 
 HALF, ONE, TWO = np.float32(0.5), np.float32(1), np.float32(2)

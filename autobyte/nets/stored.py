@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError, InputError
 from autobyte.features.schema import VERSION
 from autobyte.nets.forward import Forward
@@ -54,12 +55,12 @@ def save(net: MetaNet, replay: Rehearsal, path: Path, *, about: Mapping[str, Any
     arrays |= {f"replay_{name}": np.float16(values) for name, values in vars(replay).items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new.npz")
-        np.savez_compressed(fresh, **arrays)
-        fresh.replace(path)
-        path.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")
     except OSError as error:
         raise FileError(f"cannot write weights {path}: {error.strerror}") from None
+    with draft_of(path, what="weights") as draft, draft.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    with draft_of(path.with_suffix(".json")) as draft:
+        draft.write_text(json.dumps(about, indent=1) + "\n")
 
 
 def load(path: Path) -> tuple[MetaNet, Rehearsal]:

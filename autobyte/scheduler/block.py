@@ -86,6 +86,9 @@ class Tiling:
     def __len__(self) -> int:
         return len(self.block_start) - 1
 
+    def __repr__(self) -> str:
+        return f"Tiling({len(self)} blocks of {len(self.gradients)} tensors)"
+
     @classmethod
     def of(
         cls,

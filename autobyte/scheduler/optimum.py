@@ -3,8 +3,8 @@
 # mypy: disallow-untyped-decorators=False
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.errors import InputError
 from autobyte.job import Floats, Job
 from autobyte.scheduler.alpha_beta import AlphaBeta, Timetable

@@ -12,6 +12,7 @@ import numpy as np
 from autobyte.errors import InputError
 from autobyte.job import Ints, Job
 from autobyte.scheduler.block import Tiling
+from autobyte.units import format_bytes
 
 
 class Overlap(StrEnum):
@@ -66,6 +67,10 @@ class Plan:
             place, gathering = np.argsort(self.sequence), np.flatnonzero(self.tiling.gathers >= 0)
             if (place[gathering] < place[self.tiling.gathers[gathering]]).any():
                 raise InputError("a sequence names no all-gather before its reduce-scatter")
+
+    def __repr__(self) -> str:
+        credit = "no limit" if self.credit_bytes is None else format_bytes(self.credit_bytes)
+        return f"Plan({self.job.model.name!r}, {len(self.tiling)} blocks, credit: {credit}, overlap: {self.overlap})"
 
     @cached_property
     def digest(self) -> str:

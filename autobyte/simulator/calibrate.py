@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy.optimize import brentq, least_squares
 
 from autobyte.config import Config
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError, InputError
 from autobyte.job import Cluster, Floats, Job, Model
 from autobyte.simulator.effects import Effects
@@ -131,10 +132,8 @@ class EngineCalibration(_CalibrationRecord):
         """
         if path.exists() and not force:
             raise FileError(f"{path} exists already; choose another name or say --force")
-        try:
-            path.write_text(json.dumps(self.model_dump(by_alias=True), indent=1) + "\n")
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror}") from None
+        with draft_of(path) as draft:
+            draft.write_text(json.dumps(self.model_dump(by_alias=True), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path | str) -> "EngineCalibration":

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from autobyte.config import Config
 from autobyte.job import Job
-from autobyte.scheduler.policies import POLICIES
+from autobyte.scheduler.policies import space_of
 from autobyte.scheduler.policies.ddp import BUCKETS
 from autobyte.simulator.effects import PLAIN, Effects
 from autobyte.simulator.landscape import survey
@@ -45,7 +45,7 @@ HALVED = tuple(Config(size, size, "dear") for size in (4 * MIB, 25 * MIB, 100 * 
 
 def candidates(job: Job) -> tuple[Config, ...]:
     """What there is to choose from besides DDP's buckets: every policy, those that have them at several sizes."""
-    defaults = {name: POLICIES[name]().space(job).default for name in DEFAULTS}
+    defaults = {name: space_of(name, job).default for name in DEFAULTS}
     sized = (replace(defaults[name], partition_bytes=size, credit_bytes=size) for name in SIZED for size in SIZES)
     return (*defaults.values(), *sized, *PRIORITY, *UNEQUAL, *(() if job.cluster.servers else HALVED))
 

@@ -8,8 +8,8 @@ thousand blocks is one entry.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.job import Floats, Ints
 from autobyte.scheduler.plan import Overlap
 from autobyte.simulator.costs import Flags

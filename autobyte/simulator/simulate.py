@@ -2,12 +2,14 @@
 
 import numpy as np
 
+from autobyte.config import BYTESCHEDULER_DEFAULT, Config
 from autobyte.errors import InputError
-from autobyte.job import Floats
+from autobyte.job import Floats, Job
 from autobyte.scenario import STEADY, Scenario
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.plan import Plan
+from autobyte.scheduler.policies import make_plan
 from autobyte.scheduler.runner import Runner
 from autobyte.scheduler.sends import sends
 from autobyte.simulator.clock import VirtualClock
@@ -20,7 +22,8 @@ from autobyte.trace import Trace
 
 
 def simulate(
-    plan: Plan,
+    job: Job | Plan,
+    config: Config | None = None,
     *,
     iterations: int = 1,
     first: int = 0,
@@ -29,14 +32,15 @@ def simulate(
     seed: int = 0,
     trace: bool = False,
 ) -> Simulation:
-    """Run a plan for some iterations and say what happened.
+    """Run a job under a config, or a plan, for some iterations and say what happened.
 
     A step is a backward pass with its communication and the forward pass that waits for it. All workers begin the
     first one together, at a step boundary, with nothing under way; identical workers at constant rates therefore
     repeat the first step for ever.
 
     Args:
-        plan: what to run; its job says on what.
+        job: what is trained, and on what; or a plan, which has its job.
+        config: under which the job runs; a plan has been made of one.
         iterations: how many steps.
         first: the number of the first, for the scenario and for what is drawn at random.
         scenario: what changes meanwhile; the number of workers may not.
@@ -45,10 +49,14 @@ def simulate(
         trace: record spans.
 
     Raises:
-        InputError: fewer than one iteration, or a scenario that changes the number of workers.
+        InputError: a job without a config, a plan with one, fewer than one iteration, or a scenario that changes the
+            number of workers.
 
-    >>> simulate(plan).samples_per_s
+    >>> simulate(job, Config(4_000_000, 16_000_000)).samples_per_s
     """
+    if isinstance(job, Plan) != (config is None):
+        raise InputError("say simulate(job, config), or simulate(plan)")
+    plan = job if isinstance(job, Plan) else make_plan(job, config or BYTESCHEDULER_DEFAULT)
     if iterations < 1:
         raise InputError(f"iterations must be at least 1, got {iterations}")
     costs = WindowCosts.of(plan, iterations=iterations, first=first, scenario=scenario, effects=effects, seed=seed)

@@ -8,8 +8,10 @@ import numpy as np
 from autobyte.bound import bound_s
 from autobyte.config import Config
 from autobyte.job import Floats, Ints
+from autobyte.notebooks import html_table
 from autobyte.scheduler.plan import Plan
 from autobyte.trace import Measurement, RuntimeStats, Trace
+from autobyte.units import format_seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,19 @@ class Simulation:
     done_s: Floats
     sends: Floats
     trace: Trace | None = None
+
+    def __repr__(self) -> str:
+        mean, least = format_seconds(self.mean_s), format_seconds(self.bound_s)
+        return f"Simulation({self.plan.job.model.name!r}, steps: {len(self.step_s)}, mean {mean}, bound {least})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("mean step", format_seconds(self.mean_s)),
+            ("bound", format_seconds(self.bound_s)),
+            ("samples/s", f"{self.samples_per_s:,.1f}"),
+            ("blocks", f"{len(self.plan.tiling):,}, {self.inversions:,} of them behind a less urgent one"),
+        ]
+        return html_table(f"{self.plan.job.model.name}, steps simulated: {len(self.step_s)}", rows)
 
     @property
     def mean_s(self) -> float:

@@ -4,7 +4,7 @@ from autobyte.bound import bound_s, gap_closed
 from autobyte.config import Config
 from autobyte.job import Job
 from autobyte.scheduler.plan import Plan
-from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.scheduler.policies import make_plan, space_of
 from autobyte.scheduler.policies.ddp import BUCKETS
 from autobyte.simulator import kernel
 from autobyte.simulator.costs import all_alike
@@ -35,7 +35,7 @@ def step_s(job: Job, config: Config, *, effects: Effects = PLAIN) -> float:
 
 def fifo_s(job: Job, *, effects: Effects = PLAIN) -> float:
     """Time of a steady step when nothing overlaps: AutoByte's baseline (s)."""
-    return step_s(job, POLICIES["fifo"]().space(job).default, effects=effects)
+    return step_s(job, space_of("fifo", job).default, effects=effects)
 
 
 def reference_s(job: Job, *, effects: Effects = PLAIN) -> float:

@@ -1,6 +1,6 @@
 """A worker's compute: backward, then the next forward, each layer waiting for its own tensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -46,8 +46,8 @@ class Worker:
         self._watcher = watcher
         self._backlog_s = backlog_s
         self._trace = trace
-        self._count = len(plan.job.gradients)
-        self._needs = _needs(plan)
+        self._waited_by = _waited_by(plan)
+        self._needs: list[int] = np.bincount(self._waited_by, minlength=len(self._model.layers)).tolist()
         self._tensors = _per_layer(plan)
         self.computing = False
         self.wait_s, self.forward_s, self.backward_s = np.zeros((3, len(self._model.layers)))
@@ -55,14 +55,14 @@ class Worker:
     def start_step(self, iteration: int) -> None:
         """Begin the backward pass of an iteration."""
         self._iteration = iteration
-        self._arrived = [False] * self._count
+        self._left = list(self._needs)  # tensors that each layer's forward pass still waits for
         self._waiting_since = -1.0
         self.computing = True
         self._backward(len(self._model.layers) - 1)
 
     def arrived(self, tensor: int) -> None:
         """A tensor is in place."""
-        self._arrived[tensor] = True
+        self._left[self._waited_by[tensor]] -= 1
         if self._waiting_since >= 0 and self._may_go():
             self.wait_s[self._layer] += self._clock.now - self._waiting_since
             self._waiting_since = -1.0
@@ -90,7 +90,7 @@ class Worker:
             self.computing = False
 
     def _may_go(self) -> bool:
-        return all(self._arrived[tensor] for tensor in self._needs[self._layer])
+        return self._left[self._layer] == 0
 
     def _forward(self) -> None:
         def over() -> None:
@@ -138,11 +138,10 @@ class Worker:
         return COMPUTE * self._costs.classes + self._class
 
 
-def _needs(plan: Plan) -> Sequence[Sequence[int]]:
-    """The tensors that each layer's forward pass waits for."""
-    if plan.overlap is Overlap.STEP:
-        return _per_layer(plan)
-    return [range(len(plan.job.gradients)), *([()] * (len(plan.job.model.layers) - 1))]
+def _waited_by(plan: Plan) -> list[int]:
+    """The layer whose forward pass waits for each tensor."""
+    layers: list[int] = plan.job.gradients.layer.tolist()
+    return layers if plan.overlap is Overlap.STEP else [0] * len(plan.job.gradients)
 
 
 def _per_layer(plan: Plan) -> list[list[int]]:

@@ -71,9 +71,9 @@ class SharedGpu:
         return SETTINGS | _variables(self._folder) | {"NCCL_HOSTID": f"rank{rank}"}
 
     def _start(self) -> None:
-        said = self._folder / "start"
+        log = self._folder / "start"
         try:
-            with said.open("w") as out:  # the daemon keeps it open: a pipe would never end
+            with log.open("w") as out:  # the daemon keeps it open: a pipe would never end
                 command = [CONTROL, "-d"]
                 env = os.environ | _variables(self._folder)
                 done = subprocess.run(
@@ -82,7 +82,7 @@ class SharedGpu:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise TestbedError(f"{CONTROL} -d: {error}") from error
         if done.returncode:
-            words = said.read_text(errors="replace").strip().splitlines()
+            words = log.read_text(errors="replace").strip().splitlines()
             raise TestbedError(f"{CONTROL} -d ended with status {done.returncode}{f': {words[-1]}' if words else ''}")
 
     def _end(self) -> None:
@@ -138,13 +138,13 @@ def end(folder: Path) -> None:
 def users(folder: Path) -> Sequence[int]:
     """Processes that were started with this folder as MPS's: the daemon, its servers, and ranks."""
     wanted = f"CUDA_MPS_PIPE_DIRECTORY={folder}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # gone meanwhile, or another user's
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def _variables(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Contract tests for tuners and engines, for anyone to inherit, and fakes that fail on purpose."""
+"""Contract tests for tuners, policies and engines, for anyone to inherit, and fakes that fail on purpose."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from autobyte.testing.engine import EngineContract
     from autobyte.testing.fakes import Faults, FaultyEngine, InjectedError
     from autobyte.testing.memory import MemoryNetwork
+    from autobyte.testing.policy import PolicyContract
     from autobyte.testing.tuner import TunerContract
 
 _PLACES = {
@@ -15,10 +16,19 @@ _PLACES = {
     "FaultyEngine": "fakes",
     "InjectedError": "fakes",
     "MemoryNetwork": "memory",
+    "PolicyContract": "policy",
     "TunerContract": "tuner",
 }
 
-__all__ = ["EngineContract", "Faults", "FaultyEngine", "InjectedError", "MemoryNetwork", "TunerContract"]
+__all__ = [
+    "EngineContract",
+    "Faults",
+    "FaultyEngine",
+    "InjectedError",
+    "MemoryNetwork",
+    "PolicyContract",
+    "TunerContract",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,6 +42,17 @@ from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.serving import serve
 from autobyte.torch.optimizer import DistributedOptimizer, report
 from autobyte.torch.profiling.emulate import emulate
+from autobyte.torch.tuning.callback import WindowReport
 from autobyte.torch.tuning.report import Report
 
-__all__ = ["CommunicationError", "Config", "DistributedOptimizer", "Report", "Space", "emulate", "report", "serve"]
+__all__ = [
+    "CommunicationError",
+    "Config",
+    "DistributedOptimizer",
+    "Report",
+    "Space",
+    "WindowReport",
+    "emulate",
+    "report",
+    "serve",
+]

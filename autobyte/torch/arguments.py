@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,6 +41,8 @@ def check(
         raise InputError(f"timeout must be a timedelta, got {timeout!r}")
     if budget is not None and budget < 1:
         raise InputError(f"budget must be at least 1 window, got {budget}; None is what the tuner needs")
+    if budget is not None and tuner is None and policy != AUTO:
+        raise InputError(f"budget={budget} is for a tuner, and there is none: say tuner= or policy='{AUTO}', too")
     if not drift > 0:
         raise InputError(f"drift must be positive, got {drift}; inf keeps the first plan")
     if policy != AUTO and policy not in POLICIES:
@@ -50,13 +53,24 @@ def check(
         raise InputError(f"policy='{AUTO}' chooses its own config: leave out tuner= and config=")
     if config is None:
         return
+    if isinstance(config, str | Path):
+        return  # a kept file, of which rank 0's counts: it is read when ranks are connected
     if not isinstance(config, Config):
-        raise InputError(f"config must be a Config, got {config!r}")
+        raise InputError(f"config must be a Config or a kept file, got {config!r}")
+    check_policy(policy, config)
+
+
+def check_policy(policy: str, config: Config) -> None:
+    """Make sure that a config is of the policy that was named, if any was.
+
+    Raises:
+        InputError: it is of another one.
+    """
     if policy not in (BYTESCHEDULER, config.policy):
         raise InputError(f"policy='{policy}', but config= is of '{config.policy}': say Config(…, '{policy}')")
 
 
-def check_space(space: object, *, tuner: str | None, policy: str, config: Config | None) -> None:
+def check_space(space: object, *, tuner: str | None, policy: str, config: Config | Path | str | None) -> None:
     """Look at what a tuner may choose from, if anything was said of it.
 
     Raises:
@@ -70,6 +84,8 @@ def check_space(space: object, *, tuner: str | None, policy: str, config: Config
         raise InputError(f"policy='{AUTO}' chooses its own config: leave out space=")
     if tuner is None:
         raise InputError("space= is what a tuner may choose from: say tuner=, too")
+    if isinstance(config, str | Path):
+        return  # it is looked at when it is read
     known = POLICIES[policy if config is None else config.policy].knobs
     for name in space.knobs:
         if name not in known:

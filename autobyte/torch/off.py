@@ -17,11 +17,23 @@ class Off:
         optimizer: the user's.
         tell_joined: tells ranks whose inputs have ended that a step begins.
         last_report: of a training that is over.
+        steps: that it took.
+        last_state: what a checkpoint keeps of it, after `recover()`.
     """
 
     training = None
 
-    def __init__(self, optimizer: Optimizer, tell_joined: Callable[[], bool], last_report: Report | None) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        tell_joined: Callable[[], bool],
+        last_report: Report | None,
+        *,
+        steps: int = 0,
+        last_state: dict[str, Any] | None = None,
+    ) -> None:
+        self.steps = steps
+        self.last_state = last_state
         self._optimizer = optimizer
         self._tell_joined = tell_joined
         self.last_report = last_report
@@ -29,7 +41,9 @@ class Off:
     def step(self, closure: Callable[[], Any] | None) -> Any:
         """Update the parameters."""
         self._tell_joined()
-        return self._optimizer.step(closure)
+        loss = self._optimizer.step(closure)
+        self.steps += 1
+        return loss
 
     def synchronize(self) -> None:
         """No average is under way."""
@@ -49,12 +63,16 @@ class Off:
         self._optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state."""
-        return self._optimizer.state_dict()
+        """The optimizer's state; after `recover()`, what a checkpoint keeps of the training, too."""
+        state = self._optimizer.state_dict()
+        if self.last_state is not None:
+            state["autobyte"] = self.last_state | {"steps": self.steps}
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up the optimizer's state; config and plan are left aside."""
         self._optimizer.load_state_dict(state_dict)
+        self.steps = state_dict.get("autobyte", {}).get("steps", self.steps)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters."""
@@ -69,6 +87,10 @@ class Off:
 
     def close(self) -> None:
         """There is nothing to let go of."""
+
+    def recover(self) -> int:
+        """Nothing can have failed half-way."""
+        return self.steps
 
     def part(self) -> None:
         """Other ranks need nothing of this one."""

@@ -8,22 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.internals import is_compiled, see_hooks
+from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
+from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
+from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.times import LayerTimes
-from autobyte.torch.model.updates import Updates, can_cross_steps, drop, zero
+from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop, zero
 from autobyte.torch.tuning.advice import Adviser
+from autobyte.torch.tuning.callback import Callback, WindowReport
 from autobyte.torch.tuning.online import Online
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.report import Report, report_on
@@ -39,10 +41,10 @@ class On:
         optimizer, model: the user's.
         connect: makes the training, which tells `listeners` of its steps.
         chooser: the policy and tuner that choose the config, as a text that must be the same on all ranks.
+        config_file: makes the training use the config in a file; None leaves it.
         search: makes what searches for a config; None if nothing does.
         listeners: is told of the training's steps, and tells the parts that are made here.
-        group: the ranks; None is all.
-        drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
+        drift, record, cross_step, verify_steps, on_window: as `DistributedOptimizer` has them.
     """
 
     def __init__(
@@ -52,28 +54,32 @@ class On:
         *,
         connect: Callable[..., Training],
         chooser: str,
+        config_file: Callable[[Training], None] | None,
         search: Callable[[Training], Search] | None,
         listeners: Listeners,
-        group: dist.ProcessGroup | None,
         drift: float,
         record: Path | str | None,
         cross_step: bool,
         verify_steps: int,
+        on_window: Callable[[WindowReport], object] | None = None,
     ) -> None:
         self._optimizer = optimizer
         self._model = model
-        self._group = group
         self._listeners = listeners
         self._online: Online | None = None
         self.last_report: Report | None = None  # made by `close`
+        self.last_state: dict[str, Any] | None = None  # made by `recover`: what a checkpoint keeps of the training
         self._handles: list[RemovableHandle] = []
         self._drift = drift
         self.training = connect()
-        self._default = self.training.config
         self._record = record
+        self._callback = None if on_window is None else Callback(on_window)
         self._search = None
         try:
             self.training.control.agree("policy= or tuner=", chooser)
+            if config_file is not None:
+                config_file(self.training)
+            self._default = self.training.config
             if search is not None:
                 self._search = search(self.training)
                 self._search.resume()
@@ -81,15 +87,22 @@ class On:
             self.training.close()  # else its hooks would stay with the model
             raise
         self._verification = Verification(self.training, verify_steps)
-        self._updates = Updates(optimizer, self.training.exchange)
+        self._steps = 0
+        self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
         listeners.start(self._updates, self._verification)
+        self._hooked = not self._is_compiled()  # hooks would make torch compile it again
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
-        compiled = any(is_compiled(module) for module in model.modules())  # hooks would make torch compile it again
-        if not compiled:
+        self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
+        if not self._hooked and (search is not None or on_window is not None):
+            log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
+        if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
-        self._watch = [] if compiled else [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
+        self._watch: list[RemovableHandle] = []
+        if self._hooked:
+            self._watch = [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
+            self._marks.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
         for module in model.modules():  # before a module's state is read or written, updates must be taken
             self._handles += [
                 module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
@@ -100,6 +113,11 @@ class On:
             optimizer.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),
         ]
 
+    @property
+    def steps(self) -> int:
+        """Steps that parameters and optimizer state have taken, when all updates that are due are taken."""
+        return self._steps
+
     def step(self, closure: Callable[[], Any] | None) -> Any:
         """Update the parameters."""
         exchange, progress = self.training.exchange, self.training.progress
@@ -107,19 +125,34 @@ class On:
         self._updates.settle()  # still due if no forward or backward pass came since the step before
         if closure is not None:
             exchange.announced()  # looked at and dropped: no switch between two evaluations
-            return self._optimizer.step(self._averaged(closure))
-        crossing = self._updates.ready and can_cross_steps(self._optimizer)
+            return self._step_with(closure)
+        crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
         if crossing and not (progress.averaged or exchange.at_once or self._verification.active):
             exchange.close()
             self._updates.plan()
         else:
             self.synchronize()
             self._optimizer.step()
+        self._steps += 1
         progress.take()
         progress.end()
         if self._online is not None and not (progress.joining and exchange.joined):
             self._online.after_step()
         return None
+
+    @torch.no_grad()
+    def _step_with(self, closure: Callable[[], Any]) -> Any:
+        """Step with a closure. One that changes parameters between evaluations, as LBFGS does, can be undone."""
+        former = Former(self._optimizer)
+        if type(self._optimizer) not in ELEMENTWISE:
+            former.keep(parameter for group in self._optimizer.param_groups for parameter in group["params"])
+        try:
+            loss = self._optimizer.step(torch.enable_grad()(self._averaged(closure)))
+        except CommunicationError:
+            former.bring_back()
+            raise
+        self._steps += 1
+        return loss
 
     def synchronize(self) -> None:
         """Wait for all averages."""
@@ -144,7 +177,7 @@ class On:
     def broadcast_buffers(self) -> None:
         """Send rank 0's buffers to all ranks. Collective."""
         self.flush()
-        broadcast_state(self._model, self._group, buffers_only=True)
+        broadcast_state(self._model, self.training.control, buffers_only=True)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes within the block accumulate, and send nothing."""
@@ -152,6 +185,7 @@ class On:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients; those that travel are cleared after their update."""
+        self._unhook_compiled()
         clear = drop if set_to_none else zero
         if self.training.progress.open:  # the user gives up the step of this backward pass
             self._synchronize(given_up=True)
@@ -166,15 +200,26 @@ class On:
         """The optimizer's state, when all updates are taken, and the config and plan in force."""
         self.flush()
         state = self._optimizer.state_dict()
-        state["autobyte"] = self.training.to_json()
+        state["autobyte"] = self._to_json()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave; a config of another job is left aside."""
-        self.flush()
+        """Take up what `state_dict` gave; a config of another job is left aside.
+
+        Raises:
+            CommunicationError: training cannot go on, because averages can no longer be made.
+        """
+        try:
+            self.flush()
+            self.training.exchange.start_over()
+        except CommunicationError as error:
+            raise CommunicationError(
+                f"training cannot go on here: call recover(), and load the checkpoint into a new wrapper ({error})"
+            ) from error
         self._optimizer.load_state_dict(state_dict)
         if "autobyte" not in state_dict:
             return
+        self._steps = state_dict["autobyte"].get("steps", self._steps)
         if self.training.resume(state_dict["autobyte"]) and self._online is not None:
             self._online.restart()
 
@@ -206,10 +251,20 @@ class On:
             self.flush()
         finally:
             self.last_report = self.report()
-            for handle in (*self._watch, *self._handles):
+            for handle in (*self._watch, *self._marks, *self._handles):
                 handle.remove()
             self._updates.remove()
             self.part()
+
+    def recover(self) -> int:
+        """Let go of everything after a failure, and say how many steps parameters and optimizer state have taken."""
+        try:
+            self.close()
+        except CommunicationError as error:
+            log.info("recovered from: %s", error)
+        self.last_state = self._to_json()
+        log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
+        return self._steps
 
     def part(self) -> None:
         """Let go of the tuner, of threads and sockets."""
@@ -219,16 +274,49 @@ class On:
         finally:
             self.training.close()
 
+    def _to_json(self) -> dict[str, Any]:
+        return self.training.to_json() | {"steps": self._steps}
+
+    def _on_undone(self) -> None:
+        self._steps -= 1
+        log.warning(
+            "rank %d: some averages never arrived, so the last step() is undone on every layer: parameters and "
+            "optimizer state have taken %d steps",
+            self._rank,
+            self._steps,
+        )
+
+    @property
+    def _rank(self) -> int:
+        return self.training.control.global_rank
+
     def _may_cross(self) -> bool:
         """Whether layers can be updated one by one; says so if not."""
         why = None
         if not can_cross_steps(self._optimizer):
             why = f"{type(self._optimizer).__name__} is not known to be element-wise, or has step hooks"
-        elif any(is_compiled(module) for module in self._model.modules()):
+        elif not self._hooked:
             why = "the model is compiled"
         if why:
             log.info("updates happen in step(), not layer by layer: %s", why)
         return why is None
+
+    def _is_compiled(self) -> bool:
+        return any(is_compiled(module) or has_compiled_forward(module) for module in self._model.modules())
+
+    def _unhook_compiled(self, *_: object) -> None:
+        """Take hooks away once the user has compiled a part: `fullgraph=True` refuses them."""
+        if not self._hooked or not self._is_compiled():
+            return
+        self._hooked = self._cross = False
+        self._updates.settle()
+        self._updates.remove()
+        for hook in (*self._watch, *self._marks):
+            hook.remove()
+        self._watch, self._marks = [], []
+        log.info(
+            "updates happen in step(), not layer by layer: the model was compiled after the optimizer was wrapped"
+        )
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
         self._calls.setdefault(module)
@@ -252,7 +340,7 @@ class On:
             if self.training.rank == 0:
                 adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
             self._measure(layers, times)
-            self._online = Online(self.training, layers, times, adviser)
+            self._online = Online(self.training, layers, times, adviser, self._callback)
             self._listeners.tune(self._online)
         else:
             log.warning("ranks call their layers in different orders: nothing is planned or tuned")
@@ -269,9 +357,9 @@ class On:
         self._listeners.measure(times, places)
         if not self._cross:
             for index, layer in enumerate(layers):
-                self._handles.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
-        self._handles.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
-        self._handles.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
+                self._marks.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
+        self._marks.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
+        self._marks.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
 
     def accompany(self) -> None:
         """Take part in a step of the other ranks, as a rank whose inputs have ended."""

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,14 +23,18 @@ from autobyte.errors import InputError
 from autobyte.internals import is_unscaling
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
 from autobyte.torch.exchange.join import Company
-from autobyte.torch.exchange.training import Training, is_off
+from autobyte.torch.exchange.training import Training, is_off, is_rank_0
 from autobyte.torch.listening import Listeners
+from autobyte.torch.log import show_log
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
 from autobyte.torch.tuning.advice import DRIFT
+from autobyte.torch.tuning.callback import WindowReport
 from autobyte.torch.tuning.report import Report
-from autobyte.torch.tuning.search import Search
+from autobyte.torch.tuning.search import Search, use_kept
+
+log = logging.getLogger("autobyte")
 
 _alive: "weakref.WeakSet[DistributedOptimizer]" = weakref.WeakSet()
 
@@ -48,7 +53,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         model: the same on all ranks; rank 0's parameters and buffers are sent to the others.
         policy: how gradients are cut and ordered; `auto` measures what simulation finds fastest beside DDP's best
             bucket, and keeps the fastest.
-        config: partition and credit; by default ByteScheduler's, small tensors fused.
+        config: partition and credit; by default ByteScheduler's, small tensors fused. A path is a file that `keep`
+            made: rank 0 reads it, and without a tuner its config stays for the whole training.
         tuner: name of what tunes partition and credit while training goes on, `bayesian` say; None leaves them.
         space: partitions and credits from which the tuner may choose; by default all that the policy has. Training
             begins with `config`, or with the config in the space that is nearest to the default.
@@ -69,6 +75,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         timeout: after which a wait fails, with a message that names rank, step and tensor.
         enabled: False leaves everything to the optimizer; so do AUTOBYTE_DISABLE=1 and a single rank.
         verify_steps: how many steps at the start are compared with a plain all-reduce.
+        on_window: called on rank 0 after every window of about ten steps, in the thread that trains, between two
+            steps; other ranks do not wait, so it must not call anything collective. One that raises is not called
+            again.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -83,7 +92,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         model: nn.Module,
         *,
         policy: str = BYTESCHEDULER,
-        config: Config | None = None,
+        config: Config | Path | str | None = None,
         tuner: str | None = None,
         space: Space | None = None,
         budget: int | None = None,
@@ -101,6 +110,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         timeout: timedelta = timedelta(seconds=120),
         enabled: bool = True,
         verify_steps: int = 0,
+        on_window: Callable[[WindowReport], object] | None = None,
     ) -> None:
         Joinable.__init__(self)
         if isinstance(optimizer, DistributedOptimizer):
@@ -108,11 +118,15 @@ class DistributedOptimizer(Optimizer, Joinable):
         check(
             optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift, timeout=timeout
         )
+        if on_window is not None and not callable(on_window):
+            raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
         check_space(space, tuner=tuner, policy=policy, config=config)
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
         self._mode: On | Off = Off(optimizer, self._tell_joined, None)
+        if is_rank_0(process_group):
+            show_log()
         if is_off(process_group, enabled=enabled):
             return
         for other in _alive:
@@ -121,11 +135,13 @@ class DistributedOptimizer(Optimizer, Joinable):
         size = dist.get_world_size(process_group)
         listeners = Listeners(self)
         begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine == "ps", space=space)
+        given = config if isinstance(config, Config) else None
+        file = None if config is None or given is not None else Path(str(config))
         connect = partial(
             Training,
             optimizer,
             model,
-            config=config or begin,
+            config=given or begin,
             engine=engine,
             wire_dtype=HALVES.get(wire_dtype, wire_dtype),
             accumulation=accumulation,
@@ -141,14 +157,15 @@ class DistributedOptimizer(Optimizer, Joinable):
             optimizer,
             model,
             connect=connect,
-            chooser=f"policy {policy}; tuner {tuner}",
+            chooser=f"policy {policy}; tuner {tuner}" + (f"; config of {file}" if file is not None else ""),
+            config_file=partial(use_kept, path=file, policy=policy, tuner=tuner, space=space) if file else None,
             search=search if tuner is not None or policy == AUTO else None,
             listeners=listeners,
-            group=process_group,
             drift=drift,
             record=record,
             cross_step=cross_step,
             verify_steps=verify_steps,
+            on_window=on_window,
         )
         self._made_in = os.getpid()
         _alive.add(self)
@@ -211,6 +228,39 @@ class DistributedOptimizer(Optimizer, Joinable):
         """Take up what `state_dict` gave, here or without AutoByte; a config of another job is left aside."""
         self._mode.load_state_dict(state_dict)
 
+    @property
+    def steps(self) -> int:
+        """Steps that parameters and optimizer state have taken, those before the checkpoint that was loaded included.
+
+        A step counts when `step()` has returned, and no more if it had to be undone.
+        """
+        return self._mode.steps
+
+    def recover(self) -> int:
+        """Close the wrapper after a failure, and say which step parameters and optimizer state are of.
+
+        If averages of the last step never arrived, that step is undone on all layers: parameters, optimizer state and
+        hyper-parameters are those before it. Ranks may differ by one step. Not collective. A learning-rate scheduler
+        or a gradient scaler of yours has counted the step that was undone.
+
+        >>> try:
+        ...     train(model, optimizer)
+        ... except ab.CommunicationError:
+        ...     steps = optimizer.recover()
+        ...     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"after{steps}.pt")
+        ...     raise
+
+        Returns:
+            how many steps they have taken, as `steps` says.
+
+        Raises:
+            InputError: an update is refused, because a parameter or a gradient was changed before it.
+        """
+        try:
+            return self._mode.recover()
+        finally:
+            self._turn_off()
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse it: ranks agreed on the gradients that travel when the optimizer was wrapped.
 
@@ -237,7 +287,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         try:
             self._mode.close()
         finally:
-            self._mode = Off(self._optimizer, self._tell_joined, self._mode.last_report)
+            self._turn_off()
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """Say what this rank does once its inputs have ended, within torch's `Join([optimizer])`.
@@ -267,6 +317,12 @@ class DistributedOptimizer(Optimizer, Joinable):
         """Look up on the user's optimizer what torch keeps on every optimizer."""
         return getattr(self.__dict__["_optimizer"], name)
 
+    def _turn_off(self) -> None:
+        over = self._mode
+        self._mode = Off(
+            self._optimizer, self._tell_joined, over.last_report, steps=over.steps, last_state=over.last_state
+        )
+
     def _accompany(self) -> None:
         self._mode.accompany()
 
@@ -290,4 +346,10 @@ def _part_at_exit() -> None:
 
 def report() -> list[Report]:
     """What was tried, won and spent for every wrapped model of this process; rank 0 knows it all."""
-    return [each for optimizer in _alive if (each := optimizer.report()) is not None]
+    reports = [each for optimizer in _alive if (each := optimizer.report()) is not None]
+    if not reports:
+        log.warning(
+            "nothing to report: no model is wrapped here, or AutoByte is off, as it is on a single rank; start the "
+            "script with torchrun"
+        )
+    return reports

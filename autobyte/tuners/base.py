@@ -76,7 +76,7 @@ TUNERS: Registry[Tuner] = Registry(
         "bayesian-published": "autobyte.tuners.bayesian:BayesianPublished",
         "optuna": "autobyte.tuners.optuna:Optuna",
         "optuna-gp": "autobyte.tuners.optuna:OptunaGP",
-        "optuna-cmaes": "autobyte.tuners.optuna:OptunaCmaEs",
+        "optuna-cmaes": "autobyte.tuners.optuna_cmaes:OptunaCmaEs",
         "optuna-random": "autobyte.tuners.optuna:OptunaRandom",
         "descent": "autobyte.tuners.descent:Descent",
         "twin": "autobyte.tuners.twin:Twin",

@@ -132,12 +132,6 @@ class OptunaGP(Optuna):
     named = "gp"
 
 
-class OptunaCmaEs(Optuna):
-    """Covariance matrix adaptation; needs: pip install 'autobyte[cmaes]'."""
-
-    named = "cmaes"
-
-
 class OptunaRandom(Optuna):
     """Uniformly at random."""
 

@@ -62,6 +62,14 @@ def test_simulate_prints_what_the_readme_says(say: Say) -> None:
     assert "bound" in shown
 
 
+def test_the_example_of_simulate_shows_a_gain(say: Say) -> None:
+    page = (EXAMPLES.parent / "docs" / "simulate.md").read_text()
+    out = say("simulate", "--model", "vgg16", "--bandwidth", "25Gbit", "--policy", "usbyte")[1]
+    table = "\n".join(line.rstrip() for line in out.splitlines()[3:11])
+    assert f"```text\n{table}\n```" in page
+    assert "gap between DDP at its best and the bound, closed: 91.3 %" in table
+
+
 def test_simulate_takes_units_lists_and_scenarios(say: Say) -> None:
     words = ["simulate", "--model", PROFILE, "--workers", "2", "--bandwidth", "1Gbit,500Mbit", "--slowdown", "1,2"]
     answer = json.loads(say(*words, "--latency", "2ms", "--overhead", "1ms,0s", "--json")[1])
@@ -316,6 +324,40 @@ def test_a_step_that_takes_no_time_is_refused(say: Say, tmp_path: Path) -> None:
     )
 
 
+ANOTHERS = """
+from autobyte import Policy
+from autobyte.scheduler.policies.bytescheduler import ByteScheduler
+@Policy.register("anothers")
+class Anothers(ByteScheduler):
+    pass
+@Policy.register("ones-own")
+class OnesOwn(ByteScheduler):
+    def space(self, job):
+        from dataclasses import replace
+        space = super().space(job)
+        return replace(space, default=replace(space.default, policy="ones-own"))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "--policies"),
+        ("compare", "--budget", "1", "--seeds", "1", "--tuners", "default", "--policy"),
+        ("simulate", "--policy"),
+    ],
+)
+def test_a_plugins_policy_runs_as_itself_or_not_at_all(say: Say, tmp_path: Path, words: tuple[str, ...]) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(ANOTHERS)
+    command = [words[0], "--model", PROFILE, "--plugin", plugin, *words[1:]]
+    status, out, err = say(*command, "anothers")
+    assert (status, out) == (2, "")
+    expected = "policy 'anothers': the default config of its space() is of 'bytescheduler', which would run instead"
+    assert err == f"autobyte: {expected}; write Config(…, policy='anothers') there\n"
+    assert say(*command, "ones-own")[0] == 0
+
+
 BAD = {
     "unknown model": (("simulate", "--model", "vgg"), "did you mean 'vgg16'?"),
     "a name in capitals": (("simulate", "--model", "VGG16"), "did you mean 'vgg16'?"),
@@ -324,6 +366,16 @@ BAD = {
     "unknown tuner": (("compare", "--model", "vgg16", "--tuners", "default,randm"), "did you mean 'random'?"),
     "unknown architecture": (("simulate", "--model", "vgg16", "--arch", "ring"), "known: allreduce, ps"),
     "zero size": (("simulate", "--model", "vgg16", "--partition", "0"), "partition must be at least 1 byte, got '0'"),
+    "a size without unit": (
+        ("simulate", "--model", "vgg16", "--partition", "4"),
+        "partition '4' has no unit: write 4MiB, or 4B if you mean bytes",
+    ),
+    "a credit without unit": (
+        ("simulate", "--model", "vgg16", "--credit", "4"),
+        "credit '4' has no unit: write 4MiB, 4x for partitions, or 4B if you mean bytes",
+    ),
+    "nothing to tune with": (("compare", "--model", "vgg16", "--tune-with", "grid"), "--tune-with is for --policies"),
+    "no data set": (("fit",), "a folder that `autobyte collect --out FOLDER` wrote"),
     "not a size": (("simulate", "--model", "vgg16", "--partition", "big"), "write it like 4MiB"),
     "zero credit": (("simulate", "--model", "vgg16", "--credit", "0x"), "credit must be positive, got '0x'"),
     "zero rate": (("simulate", "--model", "vgg16", "--bandwidth", "0Gbit"), "must be positive, got '0Gbit'"),
@@ -333,7 +385,10 @@ BAD = {
     "one overhead": (("simulate", "--model", "vgg16", "--overhead", "1ms"), "overhead is two times"),
     "no worker": (("simulate", "--model", "vgg16", "--workers", "0"), "workers must be a whole number of at least 1"),
     "too many workers": (("simulate", "--model", "vgg16", "--workers", "100000000000"), "at most 1,000,000"),
-    "too many blocks": (("simulate", "--model", "vgg16", "--partition", "1"), "partition 1 makes 553,430,176 blocks"),
+    "too many blocks": (
+        ("simulate", "--model", "vgg16", "--partition", "1B"),
+        "partition 1B makes 553,430,176 blocks",
+    ),
     "no iteration": (
         ("simulate", "--model", "vgg16", "--iterations", "0"),
         "iterations must be at least 1, got 0",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from autobyte import models
@@ -54,6 +55,19 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert said["order"]["seed"] == 3
     assert all(part.stat().st_mtime_ns == when for part, when in made.items())  # what was finished was kept
     return folder
+
+
+def test_workers_of_a_killed_collection_end_with_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "autobyte", "collect", "--out", str(tmp_path / "dataset"), "--jobs", "2"]
+    parent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    until, workers = time.monotonic() + 60, list[psutil.Process]()
+    while len(workers) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+        workers = [child for child in psutil.Process(parent.pid).children() if "spawn_main" in str(child.cmdline())]
+    assert len(workers) == 2
+    parent.kill()
+    parent.wait()
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
 
 
 def test_a_fit_is_written_with_provenance_and_scores(

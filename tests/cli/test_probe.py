@@ -46,7 +46,7 @@ def test_sizes_enough_give_the_cost_of_a_block(
     ("words", "message"),
     [
         (("--engine", "allreduec"), "unknown engine 'allreduec'; did you mean 'allreduce'? (known: allreduce, ps)"),
-        (("--sizes", "10"), "a block of float32 has a multiple of 4 bytes, not 10"),
+        (("--sizes", "10B"), "a block of float32 has a multiple of 4 bytes, not 10"),
         (("--sizes", "some"), "cannot read size 'some'; write it like 4MiB or 160KB"),
         (("--dtype", "int7"), "unknown dtype 'int7'"),
         (("--iterations", "0"), "iterations must be at least 1, got 0"),

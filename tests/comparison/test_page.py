@@ -122,6 +122,14 @@ def test_every_tuner_has_its_numbers(folder: Path) -> None:
     )
 
 
+def test_the_fastest_tuner_comes_first(folder: Path) -> None:
+    outcome = read_outcome(folder / "compare.json")
+    speeds = {tuner["name"]: tuner["samples_per_s"] for tuner in outcome["tuners"]}
+    shown = [row[0] for row in read(folder).rows if row and row[0] in speeds]
+    assert [speeds[name] for name in shown] == sorted(speeds.values(), reverse=True)
+    assert len(shown) == len(speeds)
+
+
 def test_a_spread_is_shown_where_runs_differ(folder: Path) -> None:
     outcome = read_outcome(folder / "compare.json")
     low, high = outcome["tuners"][3]["spread"]["search_cost_s"]

@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 
 from autobyte.comparison.panels.labels import CLEARANCE, leader, place, spread
 from autobyte.comparison.panels.landscape import draw_landscape, edges, outline, places
-from autobyte.comparison.panels.look import COLOURS, DASHES, look, new_figure, styled, svg
-from autobyte.comparison.panels.regret import coinciding, draw_regret
+from autobyte.comparison.panels.look import COLOURS, DASHES, look, new_figure, styled, svg, wrapped
+from autobyte.comparison.panels.regret import apart, coinciding, draw_regret, regret_height
 from autobyte.comparison.plot import draw_comparison, picture
 from autobyte.comparison.title import title
 from autobyte.config import Config, Space
@@ -74,6 +74,14 @@ def ten(outcome: Outcome, *, across: float) -> Outcome:
         partition = round(2 ** draw.uniform(23 - across, 23 + across))
         credit = round(partition * 2 ** draw.uniform(0, across / 2))
         rows.append((name, Config(partition, credit), [0.9 * (0.80 + 0.02 * index) ** k for k in range(30)]))
+    return with_tuners(outcome, *rows)
+
+
+def fourteen(outcome: Outcome) -> Outcome:
+    """All that `make judge` judges and more, most of them near each other."""
+    more = ("bayesian-published", "metanet-published", "optuna-random", "optuna-cmaes")
+    rows = [(t["name"], Config.from_json(t["config"]), t["regret_curve"]) for t in ten(outcome, across=2)["tuners"]]
+    rows += [(name, Config((20 + k) << 20, (24 + k) << 20), [0.5, 0.02 - 0.002 * k]) for k, name in enumerate(more)]
     return with_tuners(outcome, *rows)
 
 
@@ -129,6 +137,28 @@ def test_ten_tuners_look_different() -> None:
 def test_changes_of_the_cluster_are_marked(axes: Axes, outcome: Outcome) -> None:
     draw_regret(axes, outcome | {"changes": [7, 19]})
     assert [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1][:2] == [7, 19]
+
+
+def test_many_curves_have_a_panel_each_the_best_first(outcome: Outcome) -> None:
+    many = fourteen(outcome)
+    with styled():
+        _, (axes,) = new_figure(regret_height(many), top=0.3)
+        draw_regret(axes, many)
+    panels = axes.child_axes
+    curves = {tuner["name"]: tuple(tuner["regret_curve"]) for tuner in many["tuners"]}
+    names = [panel.texts[0].get_text() for panel in panels]
+    assert sorted(names, key=lambda name: curves[name][-1]) == names
+    assert set(names) == curves.keys()
+    for panel, name in zip(panels, names, strict=True):
+        (own,) = (line for line in panel.lines if line.get_drawstyle() == "steps-post" and line.get_alpha() is None)
+        assert tuple(own.get_ydata()) == curves[name]
+    assert apart(many)
+    assert not apart(with_tuners(many, *[(n, Config(1, 1), list(c)) for n, c in list(curves.items())[:5]]))
+
+
+def test_a_long_name_breaks_at_its_hyphens() -> None:
+    assert wrapped(["metanet-published"], 13) == ["metanet-", "published"]
+    assert wrapped(["p3", "optuna-gp"], 10) == ["p3,", "optuna-gp"]
 
 
 # Landscape
@@ -297,11 +327,12 @@ def one_point(outcome: Outcome) -> Outcome:
         lambda o: o | {"tuners": o["tuners"][:1]},
         lambda o: ten(o, across=5),
         lambda o: ten(o, across=2),
+        fourteen,
         lambda o: (
             o | {"job": o["job"] | {"model": "a long name " * 8, "scenario": "everything at once"}, "changes": [5]}
         ),
     ],
-    ids=["real", "alike", "one-point", "one-tuner", "ten", "ten-close", "scenario"],
+    ids=["real", "alike", "one-point", "one-tuner", "ten", "ten-close", "fourteen", "scenario"],
 )
 def test_no_two_texts_overlap_and_none_is_cut_off(outcome: Outcome, change: Any) -> None:
     figure = drawn(change(outcome))

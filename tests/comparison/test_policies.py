@@ -29,7 +29,7 @@ def test_prints_what_the_issue_asks_for(capsys: pytest.CaptureFixture[str]) -> N
     names = "fifo,wfbp,mgwfbp,p3,bytescheduler,usbyte"
     assert run([*ASKED.split(), names, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert set(answer) == {"job", "bound_s", "policies"}
+    assert set(answer) == {"job", "bound_s", "tuner", "budget", "seeds", "policies"}
     assert [row["name"] for row in answer["policies"]] == names.split(",")
     job = Job(load("vgg16"), Cluster.uniform(8, 1.25e9))
     assert answer["bound_s"] == bound_s(job)

@@ -107,6 +107,8 @@ def test_the_batch_must_be_said_where_the_input_is_not_images(write):
     assert read_pipedream(path, batch_size=16).batch_size == 16
     with pytest.raises(InputError, match="batch size must be at least 1, got 0"):
         read_pipedream(path, batch_size=0)
+    with pytest.raises(InputError, match=r"batch size must be at most 1,125,899,906,842,624, got 1.00000e\+400$"):
+        read_pipedream(path, batch_size=10**400)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,15 @@ def test_the_batch_must_be_said_where_the_input_is_not_images(write):
         ([INPUT, node(2, "ReLU()", times=("fast", "1.0"))], "line 2: forward_compute_time is not a number: 'fast'"),
         ([INPUT, node(2, "ReLU()", size=6)], "line 2: parameter_size must be whole fp32 numbers"),
         ([INPUT, "node2 -- ReLU() -- forward_compute_time=1.0"], "line 2: node2 has no backward_compute_time"),
+        (
+            [INPUT, node(2, "ReLU()", size=10**17)],
+            "line 2: parameter_size must be at most 4,503,599,627,370,496, got",
+        ),
+        ([INPUT, node(2, "ReLU()", out="[1e308; 1e308]")], "line 2: activation_size must be a finite .* got inf"),
+        (
+            [INPUT, CONV.replace("bias", "groups=0, bias")],
+            "line 2: a convolution has at least one group, got groups=0",
+        ),
         ([INPUT, CONV, "", CONV], "line 4: node2 stands already in line 2"),
         ([INPUT, CONV, "\tnode1 -- node9"], "line 3: there is no node9"),
         ([INPUT, CONV, "\tnode9 -- node2"], "line 3: there is no node9"),

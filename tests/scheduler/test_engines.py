@@ -1,5 +1,6 @@
 """Engines keep their contract, all ranks in this process; and so does the network that tests use instead of one."""
 
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
-from autobyte.scheduler.engines.frames import Connection
+from autobyte.scheduler.engines.frames import HEADER, Connection, Head, Kind
 from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.leader import Led
 from autobyte.scheduler.engines.server import ParameterServer
@@ -193,3 +194,26 @@ def test_a_fault_in_a_loop_ends_what_waits() -> None:
         ranks.start(0, later)
         ranks.wait_for(lambda: ranks.events(0, later) == ["failed"])
         ranks.wait_for(lambda: all({"done", "failed"} & set(ranks.events(rank, first)) for rank in (1, 2)))
+
+
+def test_a_frame_that_is_larger_than_what_is_trained_is_refused_before_there_is_room_for_it() -> None:
+    near, far = _pair()
+    connection = Connection(near, 1, largest=1000)
+    for nbytes in (1000, 1001):
+        placed: list[int] = []
+        far.sendall(HEADER.pack(Kind.PUSH, 0, 1, 0, nbytes) + b"x" * 1000)
+
+        def place(_: Connection, head: Head, placed: list[int] = placed) -> memoryview:
+            placed.append(head.nbytes)
+            return memoryview(bytearray(head.nbytes))
+
+        select.select([near], [], [], 5)
+        if nbytes == 1000:
+            connection.receive(place, lambda *_: None)
+            assert placed == [1000]
+        else:
+            with pytest.raises(ConnectionError, match="rank 1 sent a frame of 1001 bytes for 1000 at most"):
+                connection.receive(place, lambda *_: None)
+            assert placed == []
+    near.close()
+    far.close()

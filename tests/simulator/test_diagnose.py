@@ -1,11 +1,16 @@
 """The diagnosis against worlds that it does not know: its verdict is that of an exhaustive search in them."""
 
+import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from autobyte.cli import run
-from autobyte.cli.doctor import KEEP_DDP
+from autobyte.cli.doctor import KEEP_DDP, UNKNOWN
 from autobyte.config import Config
 from autobyte.job import Cluster, Job
 from autobyte.models import load
@@ -16,6 +21,7 @@ from autobyte.simulator.effects import Effects
 from autobyte.simulator.landscape import survey
 
 GBIT = 1.25e8
+SMALL = f"{Path(__file__).parents[2] / 'examples' / 'small_vgg.py'}:make_model"
 TRUTH = Effects(size_efficiency=((64e3, 0.8), (1e6, 0.95), (1e7, 1.0)), compute_slowdown=0.03)
 
 
@@ -52,6 +58,38 @@ def test_says_what_it_rests_on() -> None:
 def test_the_exit_status_is_the_verdict(capsys: pytest.CaptureFixture[str], bandwidth: str, status: int) -> None:
     assert run(["doctor", "--profile", "vgg16", "--bandwidth", bandwidth]) == status
     assert ("keep DDP" in capsys.readouterr().out) == bool(status)
+
+
+def test_what_was_measured_on_a_busy_machine_has_no_verdict(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def profiled(name: str) -> str:
+        out = str(tmp_path / name)
+        assert run(["profile", SMALL, "--input", "4,3,64,64", "--repeats", "20", "--out", out]) == 0
+        return out
+
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
+        time.sleep(0.5)
+        busy = profiled("busy.json")
+        spinning.kill()
+    assert "of this machine busy meanwhile: times are not to be trusted" in capsys.readouterr().err
+    assert run(["doctor", "--profile", busy]) == UNKNOWN
+    assert "unknown whether it is worth it: others kept" in capsys.readouterr().out
+    assert run(["doctor", "--profile", busy, "--json"]) == UNKNOWN
+    assert json.loads(capsys.readouterr().out)["verdict"] == "unknown"
+
+
+def test_a_gain_outside_the_usual_band_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """VGG16 at 10 Gbit/s sends for 4.8 times as long as it computes, and gains all the same."""
+    assert run(["doctor", "--profile", "vgg16", "--arch", "ps"]) == 0
+    assert "gains are usual from 0.5 to 3, but this job is predicted to gain, too\n" in capsys.readouterr().out
+
+
+def test_the_verdict_names_the_gain_and_what_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--profile", "vgg16", "--bandwidth", "400Gbit"]) == KEEP_DDP
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert verdict.startswith("keep DDP: scheduling is predicted to gain ")
+    assert verdict.endswith(" %, and a change is worth it from 6 % on, because predictions are about 1 % too high")
 
 
 @pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "a.py:b", "--profile", "vgg16"], ["doctor", "a.py:b"]])

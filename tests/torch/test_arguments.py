@@ -44,9 +44,12 @@ def _wrong_arguments(rank: int) -> None:
         ({"policy": "bytesheduler"}, "unknown policy 'bytesheduler'; did you mean 'bytescheduler'?"),
         ({"accumulation": 0}, "accumulation must be at least 1, got 0"),
         ({"policy": "dear", "engine": "ps"}, "policy 'dear' halves all-reduces"),
-        ({"config": "4MiB"}, "config must be a Config, got '4MiB'"),
+        ({"config": 4}, "config must be a Config or a kept file, got 4"),
+        ({"config": "4MiB"}, "config='4MiB': there is no such file"),
+        ({"on_window": "print"}, "on_window must be a function of one WindowReport, got 'print'"),
         ({"timeout": 30}, "timeout must be a timedelta, got 30"),
         ({"tuner": "twin", "budget": 0}, "budget must be at least 1 window, got 0"),
+        ({"budget": 5}, "budget=5 is for a tuner, and there is none: say tuner= or policy='auto', too"),
         ({"drift": 0.0}, "drift must be positive, got 0.0"),
     ):
         with pytest.raises(InputError) as caught:

@@ -84,3 +84,11 @@ def _closed(rank: int) -> None:
     assert_equal(list(module.parameters()), list(twin.parameters()))
     optimizer.close()
     assert optimizer.report() is report
+
+
+def test_a_report_of_one_rank_says_why_it_is_empty(caplog: pytest.LogCaptureFixture) -> None:
+    model = torch.nn.Linear(2, 2)
+    ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    assert ab.report() == []
+    assert "nothing to report" in caplog.text
+    assert "start the script with torchrun" in caplog.text

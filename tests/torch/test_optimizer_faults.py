@@ -1,13 +1,20 @@
 """What goes wrong in training: it goes on correctly, or every rank ends in time and says rank, step and tensor."""
 
 import itertools
+import os
 import re
 import signal
 import time
 from datetime import timedelta
 from pathlib import Path
 
-from faulty import ENGINES, at_once, make_model, rows, said, state, train, wrapped
+from faulty import ENGINES, SMALL, STEPS, at_once, by_ddp, make_model, rows, said, state, train, wrapped
+from ranks import Ranks
+from torch import nn
+
+import autobyte.torch as ab
+from autobyte.config import Config
+from autobyte.torch.exchange import training
 
 
 def test_nan_gradients_are_averaged_as_they_are() -> None:
@@ -54,3 +61,95 @@ def _interrupted(rank: int, engine: str, folder: Path) -> None:
         time.sleep(0.01)
         if step == 1:
             (folder / f"{engine}{rank}").touch()
+
+
+def test_a_rank_that_stops_while_parameters_or_buffers_are_sent_is_named() -> None:
+    stopped = {where: Ranks(_stops_sending, 2, where, timeout_s=30) for where in ("wrap", "buffers")}
+    for where, ranks in stopped.items():
+        outcome = said(ranks._outcome(1))
+        ranks.kill()
+        what = {"wrap": "parameter '0.weight'", "buffers": "buffer '5.running_mean'"}[where]
+        assert re.match(rf"CommunicationError: rank 1, step \d: could not share {what}: ", outcome), outcome
+        assert "no word from rank 0" in outcome or "the store at which the ranks met does not answer" in outcome
+
+
+def _stops_sending(rank: int, where: str) -> None:
+    model = make_model().append(nn.BatchNorm1d(4))
+    if (rank, where) == (0, "wrap"):
+        training.broadcast_state = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    optimizer = wrapped(model, "allreduce")
+    train(model, optimizer, rank, range(2))
+    optimizer.flush()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    optimizer.broadcast_buffers()
+
+
+def test_a_checkpoint_that_one_rank_loads_alone_ends_all_at_once() -> None:
+    for ranks in at_once(_loads_alone, 3):
+        began = time.monotonic()
+        outcomes = [said(outcome) for outcome in ranks.outcomes()]
+        assert time.monotonic() - began < 15  # of a timeout of 30 s
+        for rank, outcome in enumerate(outcomes):
+            assert re.match(rf"CommunicationError: rank {rank}, step \d+: ", outcome), outcome
+            assert re.search(r"load_state_dict is collective, and rank [12](, 2)? did not take part", outcome), (
+                outcome
+            )
+
+
+def _loads_alone(rank: int, engine: str) -> None:
+    model = make_model()
+    optimizer = wrapped(model, engine, timedelta(seconds=30))
+    train(model, optimizer, rank, range(3))
+    kept = optimizer.state_dict()
+    if rank == 0:
+        optimizer.load_state_dict(kept)
+    train(model, optimizer, rank, range(3, STEPS))
+    optimizer.flush()
+
+
+def test_a_switch_that_one_rank_cannot_make_leaves_the_config_in_force() -> None:
+    expected, ours = zip(*Ranks(_cannot_switch, 2, timeout_s=30).results(), strict=True)
+    assert ours == expected
+
+
+def _cannot_switch(rank: int) -> tuple[list[list[float]], list[list[float]]]:
+    expected = by_ddp(rank)
+    model = make_model()
+    optimizer = wrapped(model, "allreduce", timedelta(seconds=10))
+    train(model, optimizer, rank, range(4))
+    if rank == 1:
+        os.environ["GLOO_SOCKET_IFNAME"] = "no-such0"
+    for _ in range(2):
+        optimizer.reconfigure(Config(1024, 2048, "dear"))
+        assert optimizer.training is not None
+        assert optimizer.training.config == SMALL
+    train(model, optimizer, rank, range(4, STEPS))
+    return [each.flatten().tolist() for each in expected], [
+        each.flatten().tolist() for each in state(model, optimizer)
+    ]
+
+
+def test_a_killed_rank_is_heard_of_although_its_children_live_on() -> None:
+    for ranks in at_once(_leaves_a_child, 2):
+        outcomes = ranks.outcomes()
+        assert "no word from rank 1" in said(outcomes[0])
+        assert float(re.findall(r"after (\S+) s", said(outcomes[0]))[0]) < 5, outcomes[0]
+
+
+def _leaves_a_child(rank: int, engine: str) -> None:
+    """The child is one as a data loader's worker is: forked, and it does not notice for a while."""
+    model = make_model()
+    optimizer = wrapped(model, engine, timedelta(seconds=20))
+    train(model, optimizer, rank, range(3))
+    if rank == 1:
+        if os.fork() == 0:
+            time.sleep(8)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        train(model, optimizer, rank, range(3, STEPS))
+        optimizer.flush()
+    except ab.CommunicationError as error:
+        raise RuntimeError(f"after {time.monotonic() - began:.1f} s: {error}") from error

@@ -381,3 +381,51 @@ def _groups_of_ranks(rank: int) -> None:
         return parameters_of(module, optimizer)
 
     assert_equal(story(with_ab, process_group=mine), story(with_ddp, process_group=mine))
+
+
+@pytest.mark.parametrize("what", ["layer", "forward", "replaced", "whole"])
+def test_parts_that_are_compiled_after_wrapping(what: str) -> None:
+    """With `fullgraph=True`, which refuses hooks that are not traced."""
+    on_ranks(_compiled_after, 2, what, timeout_s=120)
+
+
+class _Part(nn.Module):
+    """Not one of PyTorch's own modules, which `fullgraph=True` refuses to compile by themselves."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def _compiled_after(rank: int, what: str) -> None:
+    outcomes = []
+    for how in (with_ddp, with_ab):
+        for begin in (0, 4):
+            torch._dynamo.reset()
+            mlp = list(make_mlp())
+            module = _Part(*mlp[:2], _Part(*mlp[2:]))
+            model, optimizer = how(module, sgd(module))
+            train(model, optimizer, rank, range(begin))
+            if how is with_ab:
+                _compile(module, what)
+            train(model, optimizer, rank, range(begin, 8))
+            outcomes.append(parameters_of(module, optimizer))
+    for ours, theirs in zip(outcomes[2:], outcomes[:2], strict=True):
+        assert_equal(ours, theirs)
+
+
+def _compile(module: _Part, what: str) -> None:
+    part = module.parts[2]
+    if what == "layer":
+        part.compile(backend="aot_eager", fullgraph=True)
+    elif what == "forward":
+        part.forward = torch.compile(part.forward, backend="aot_eager", fullgraph=True)
+    elif what == "replaced":
+        module.parts[2] = torch.compile(part, backend="aot_eager")
+    else:
+        module.compile(backend="aot_eager", fullgraph=True)

@@ -16,7 +16,8 @@ from autobyte.tuners.descent import Descent
 from autobyte.tuners.fixed import Default, FixedP3
 from autobyte.tuners.grid import Grid
 from autobyte.tuners.metanet import Metanet, MetanetPublished
-from autobyte.tuners.optuna import Optuna, OptunaCmaEs, OptunaGP, OptunaRandom
+from autobyte.tuners.optuna import Optuna, OptunaGP, OptunaRandom
+from autobyte.tuners.optuna_cmaes import OptunaCmaEs
 from autobyte.tuners.random import Random
 from autobyte.tuners.twin import Twin
 

@@ -1,5 +1,6 @@
 """The searching tuners on a bowl: what is published, what is repaired, what is kept."""
 
+import importlib
 import sqlite3
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
 from autobyte.tuners.bayesian import Bayesian, BayesianPublished
 from autobyte.tuners.descent import Descent
-from autobyte.tuners.optuna import Optuna, OptunaCmaEs
+from autobyte.tuners.optuna import Optuna
+from autobyte.tuners.optuna_cmaes import OptunaCmaEs
 from autobyte.units import MIB
 
 MODEL = Model.build("toy", [("layer", [("weight", 1 << 20)], 0.01, 0.02)], batch_size=32)
@@ -180,6 +182,16 @@ def test_a_sampler_whose_package_is_missing_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "cmaes", None)
     with pytest.raises(MissingExtra, match=r"^Optuna's sampler 'cmaes' needs cmaes: pip install 'autobyte"):
         OptunaCmaEs(SPACE, model=MODEL)
+
+
+def test_without_optuna_cmaes_names_its_own_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `tune` would bring Optuna, and the next try would miss `cmaes`."""
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "autobyte.tuners.optuna_cmaes")
+    with pytest.raises(
+        MissingExtra, match=r"^Optuna's sampler 'cmaes' needs optuna: pip install 'autobyte\[cmaes\]'$"
+    ):
+        importlib.import_module("autobyte.tuners.optuna_cmaes")
 
 
 def test_a_storage_whose_driver_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

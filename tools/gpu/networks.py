@@ -72,8 +72,8 @@ def _model(name: str) -> nn.Module:
     if name == "small-transformer":
         return _SmallTransformer()
     if name in VISION:
-        made: nn.Module = getattr(import_module("torchvision.models"), name)(weights=None)
-        return made
+        model: nn.Module = getattr(import_module("torchvision.models"), name)(weights=None)
+        return model
     transformers = import_module("transformers")
     if name == "gpt2":
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False))
@@ -82,17 +82,17 @@ def _model(name: str) -> nn.Module:
 
 
 def _data(name: str, batch: int, seed: int, device: torch.device) -> tuple[Any, Callable[[Any], Tensor]]:
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     if name == "small-transformer":
-        tokens = torch.randint(SYMBOLS, (batch, 32), generator=made).to(device)
+        tokens = torch.randint(SYMBOLS, (batch, 32), generator=generator).to(device)
         return (tokens,), lambda out: nn.functional.cross_entropy(out.flatten(0, 1), tokens.flatten())
     if name in VISION or name == "small-cnn":
         side, classes = (32, 10) if name == "small-cnn" else (network(name).sample[-1], 1000)
-        images = torch.randn(batch, 3, side, side, generator=made).to(device)
-        labels = torch.randint(classes, (batch,), generator=made).to(device)
+        images = torch.randn(batch, 3, side, side, generator=generator).to(device)
+        labels = torch.randint(classes, (batch,), generator=generator).to(device)
         return (images,), lambda out: nn.functional.cross_entropy(out, labels)
     vocabulary = 50257 if name == "gpt2" else 30522
-    tokens = torch.randint(vocabulary, (batch, network(name).sample[0]), generator=made).to(device)
+    tokens = torch.randint(vocabulary, (batch, network(name).sample[0]), generator=generator).to(device)
     if name == "gpt2":
         return {"input_ids": tokens, "labels": tokens}, lambda out: out.loss
     return {"input_ids": tokens}, lambda out: out.last_hidden_state.mean() + out.pooler_output.mean()

@@ -38,17 +38,17 @@ def main(path: str) -> int:
 def measure(name: str, dtype: str, spec: dict[str, Any]) -> dict[str, Any]:
     """One model's profile, with the sums that tables show."""
     device = torch.device(spec["device"])
-    made = make(name, device)
-    unlike = differences(name, made.model)
+    network = make(name, device)
+    unlike = differences(name, network.model)
     if dtype != "float32":
-        made.model.to(getattr(torch, dtype))
-    inputs = made.inputs
+        network.model.to(getattr(torch, dtype))
+    inputs = network.inputs
     if isinstance(inputs, tuple):
         inputs = tuple(t.to(getattr(torch, dtype)) if t.is_floating_point() else t for t in inputs)
     profile = profile_model(
-        made.model,
+        network.model,
         inputs,
-        loss=made.loss,
+        loss=network.loss,
         device=str(device),
         warmup=spec["warmup"],
         repeats=spec["repeats"],

@@ -64,9 +64,9 @@ class Rank:
 
     def largest(self, value: float) -> float:
         """The largest of all ranks' numbers."""
-        told = torch.tensor([value], dtype=torch.float64, device=self.device)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
-        return float(told)
+        largest = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return float(largest)
 
     def free(self) -> None:
         """Give memory back to the device."""
@@ -149,28 +149,28 @@ def parity(rank: Rank) -> None:
 
 def _trained(rank: Rank, name: str, kind: str, way: str) -> list[torch.Tensor]:
     """Parameters after some steps; each rank has inputs of its own."""
-    made = make(name, rank.device, batch=8)
-    optimizer: Any = OPTIMIZERS[kind](made.model.parameters())
-    trained: nn.Module = made.model
+    network = make(name, rank.device, batch=8)
+    optimizer: Any = OPTIMIZERS[kind](network.model.parameters())
+    trained: nn.Module = network.model
     if way == "ddp":
-        trained = DistributedDataParallel(made.model)
+        trained = DistributedDataParallel(network.model)
     else:
-        optimizer = ab.DistributedOptimizer(optimizer, made.model, keep=None, timeout=TIMEOUT)
+        optimizer = ab.DistributedOptimizer(optimizer, network.model, keep=None, timeout=TIMEOUT)
     for step in range(rank.spec["steps"]):
-        batch = made.batch(8, seed=rank.size * step + rank.number)
+        batch = network.batch(8, seed=rank.size * step + rank.number)
         optimizer.zero_grad()
         batch.forward(trained).backward()
         optimizer.step()
         rank.wait()
     if way != "ddp":
         optimizer.close()
-    return [parameter.detach().clone() for parameter in made.model.parameters()]
+    return [parameter.detach().clone() for parameter in network.model.parameters()]
 
 
 def steps(rank: Rank) -> None:
     """Steps of one model: compute, DDP at every bucket, AutoByte; compute, DDP's default and its best once more."""
-    made = make(rank.spec["model"], rank.device, batch=rank.spec["batch"])
-    made, facts = _sized(rank, made)
+    network = make(rank.spec["model"], rank.device, batch=rank.spec["batch"])
+    network, facts = _sized(rank, network)
     ddp = {"DDP default" if mib is None else f"DDP {mib} MiB": (_ddp, mib) for mib in BUCKETS_MIB}
     ways: dict[str, tuple[Callable[..., Any], Any]] = {"compute": (_plain, None), **ddp}
     ways |= {"AutoByte": (_autobyte, "bytescheduler"), "AutoByte auto": (_autobyte, "auto")}
@@ -186,7 +186,7 @@ def steps(rank: Rank) -> None:
             return
         began = time.monotonic()
         rank.say(f"{rank.spec['model']}: {name}")
-        measured = _arm(rank, made, *ways[name])
+        measured = _arm(rank, network, *ways[name])
         rank.add(**facts, arm=name, repeat=order[:place].count(name), **measured)
         seen[name] = min(seen.get(name, measured["median_s"]), measured["median_s"])
         cost_s = rank.largest(time.monotonic() - began)
@@ -196,23 +196,23 @@ def steps(rank: Rank) -> None:
             order += ["AutoByte auto"] if rank.spec["auto"] else []
 
 
-def _arm(rank: Rank, made: Network, way: Callable[..., Any], argument: Any) -> dict[str, Any]:
+def _arm(rank: Rank, network: Network, way: Callable[..., Any], argument: Any) -> dict[str, Any]:
     """Steps in one way of training, and what memory of it is not given back (bytes)."""
     before = torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0
-    with way(rank, made, argument) as (step, told):
-        count = rank.spec["steps"] * told.pop("rounds", 1)
+    with way(rank, network, argument) as (step, facts):
+        count = rank.spec["steps"] * facts.pop("rounds", 1)
         measured = _timed(rank, step, warmup=rank.spec["warmup"], count=count)
     del step  # it holds what DDP keeps
     rank.free()
     after = torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0
-    return told | measured | {"kept_bytes": after - before}
+    return facts | measured | {"kept_bytes": after - before}
 
 
-def _sized(rank: Rank, made: Network) -> tuple[Network, dict[str, Any]]:
+def _sized(rank: Rank, network: Network) -> tuple[Network, dict[str, Any]]:
     """The model at a batch whose compute on all ranks together takes as long as the wire, if it fits the card."""
-    nbytes = sum(4 * parameter.numel() for parameter in made.model.parameters())
+    nbytes = sum(4 * parameter.numel() for parameter in network.model.parameters())
     wire_s = 2 * (rank.size - 1) / rank.size * nbytes / (rank.spec["payload"] * rank.spec["rate"])
-    with _plain(rank, made, None) as (step, _):
+    with _plain(rank, network, None) as (step, _):
         first_s = _timed(rank, step, warmup=2, count=3)["median_s"]
     del step
     batch = rank.spec["batch"]
@@ -224,7 +224,7 @@ def _sized(rank: Rank, made: Network) -> tuple[Network, dict[str, Any]]:
     rank.free()
     rank.say(f"{rank.spec['model']}: batch {chosen}; {batch} took {first_s:.3g} s, the wire takes {wire_s:.3g} s")
     facts = {"model": rank.spec["model"], "batch": chosen, "ranks": rank.size, "rate": rank.spec["rate"]}
-    return made.batch(chosen), facts | {"wire_s": wire_s, "tf32": False, "synchronised": SYNCHRONISED}
+    return network.batch(chosen), facts | {"wire_s": wire_s, "tf32": False, "synchronised": SYNCHRONISED}
 
 
 def _timed(rank: Rank, step: Step, *, warmup: int, count: int) -> dict[str, Any]:
@@ -242,10 +242,10 @@ def _timed(rank: Rank, step: Step, *, warmup: int, count: int) -> dict[str, Any]
     return {"median_s": statistics.median(slowest), "steps_s": slowest}
 
 
-def _step(rank: Rank, made: Network, model: nn.Module, optimizer: Any) -> Step:
+def _step(rank: Rank, network: Network, model: nn.Module, optimizer: Any) -> Step:
     def step() -> None:
         optimizer.zero_grad()
-        loss = made.forward(model)
+        loss = network.forward(model)
         rank.wait()  # a rank that runs ahead fills its launch queue, and then all hang
         loss.backward()
         optimizer.step()
@@ -255,9 +255,9 @@ def _step(rank: Rank, made: Network, model: nn.Module, optimizer: Any) -> Step:
 
 
 @contextmanager
-def _copied(made: Network) -> Iterator[tuple[nn.Module, torch.optim.Optimizer]]:
+def _copied(network: Network) -> Iterator[tuple[nn.Module, torch.optim.Optimizer]]:
     """A copy of the model that no other arm has hooks on, and its optimizer; its memory is let go of."""
-    model = copy.deepcopy(made.model)
+    model = copy.deepcopy(network.model)
     try:
         yield model, torch.optim.SGD(model.parameters(), lr=1e-3)
     finally:
@@ -267,34 +267,34 @@ def _copied(made: Network) -> Iterator[tuple[nn.Module, torch.optim.Optimizer]]:
 
 
 @contextmanager
-def _plain(rank: Rank, made: Network, _: None) -> Iterator[tuple[Step, dict[str, Any]]]:
+def _plain(rank: Rank, network: Network, _: None) -> Iterator[tuple[Step, dict[str, Any]]]:
     """Compute alone, on all ranks at once."""
-    with _copied(made) as (model, optimizer):
-        yield _step(rank, made, model, optimizer), {}
+    with _copied(network) as (model, optimizer):
+        yield _step(rank, network, model, optimizer), {}
 
 
 @contextmanager
-def _ddp(rank: Rank, made: Network, mib: int | None) -> Iterator[tuple[Step, dict[str, Any]]]:
-    with _copied(made) as (model, optimizer):
+def _ddp(rank: Rank, network: Network, mib: int | None) -> Iterator[tuple[Step, dict[str, Any]]]:
+    with _copied(network) as (model, optimizer):
         wrapped = DistributedDataParallel(model, bucket_cap_mb=mib)
-        yield _step(rank, made, wrapped, optimizer), {"bucket_mib": mib}
+        yield _step(rank, network, wrapped, optimizer), {"bucket_mib": mib}
         del wrapped
 
 
 @contextmanager
-def _autobyte(rank: Rank, made: Network, policy: str) -> Iterator[tuple[Step, dict[str, Any]]]:
+def _autobyte(rank: Rank, network: Network, policy: str) -> Iterator[tuple[Step, dict[str, Any]]]:
     """AutoByte over gloo and pinned host memory, once its plan is from measured times and `auto` has chosen."""
-    with _copied(made) as (model, inner):
+    with _copied(network) as (model, inner):
         optimizer = ab.DistributedOptimizer(inner, model, policy=policy, keep=None, timeout=TIMEOUT)
-        step = _step(rank, made, model, optimizer)
-        told: dict[str, Any] = {"policy": policy, "engine": "allreduce over gloo, through pinned host memory"}
+        step = _step(rank, network, model, optimizer)
+        facts: dict[str, Any] = {"policy": policy, "engine": "allreduce over gloo, through pinned host memory"}
         try:
-            told["settled_after"] = _settle(rank, step, optimizer, auto=policy == "auto")
+            facts["settled_after"] = _settle(rank, step, optimizer, auto=policy == "auto")
             assert optimizer.training is not None
-            told["config"] = optimizer.training.config.to_json()
+            facts["config"] = optimizer.training.config.to_json()
             report = optimizer.report()
-            told["report"] = report.to_json() if report is not None else None
-            yield step, told | {"rounds": 2}  # it settles once, and is measured as long as what is repeated
+            facts["report"] = report.to_json() if report is not None else None
+            yield step, facts | {"rounds": 2}  # it settles once, and is measured as long as what is repeated
         finally:
             optimizer.close()
 

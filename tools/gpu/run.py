@@ -244,15 +244,15 @@ def main() -> int:
     parser.add_argument("--sections", default="", help="names or first words of names, with commas between")
     parser.add_argument("--hosts", type=int, default=0, help="ranks, one on each host; 4, in a rehearsal 2")
     parser.add_argument("--limit", type=float, default=470.0, help="of everything (s)")
-    said = parser.parse_args()
-    out = Path(os.environ.get("OUT") or (ROOT / "out" / "gpu-rehearsal" if said.rehearse else COMMITTED))
+    options = parser.parse_args()
+    out = Path(os.environ.get("OUT") or (ROOT / "out" / "gpu-rehearsal" if options.rehearse else COMMITTED))
     try:
-        if said.rehearse and out.resolve() == COMMITTED:
+        if options.rehearse and out.resolve() == COMMITTED:
             raise InputError(f"a rehearsal measures nothing: not into {out}; let OUT name another folder")
-        gpu = None if said.rehearse else find_gpu()
-        hosts = said.hosts or (2 if said.rehearse else 4)
-        wanted = [name for name in said.sections.split(",") if name]
-        return Run(out.resolve(), said.rehearse, hosts, said.limit, provenance(gpu)).go(wanted)
+        gpu = None if options.rehearse else find_gpu()
+        hosts = options.hosts or (2 if options.rehearse else 4)
+        wanted = [name for name in options.sections.split(",") if name]
+        return Run(out.resolve(), options.rehearse, hosts, options.limit, provenance(gpu)).go(wanted)
     except InputError as error:
         sys.stderr.write(f"gpu: {error}\n")
         return 2

@@ -20,12 +20,12 @@ Row = dict[str, Any]
 
 def main(folder: Path) -> str:
     """All tables that there are records for, with a line on what they were measured with."""
-    made = [(title, table(_read(folder / f"{file}.jsonl"))) for title, file, table in TABLES]
+    sections = [(title, table(_read(folder / f"{file}.jsonl"))) for title, file, table in TABLES]
     rows = [row for _, file, _ in TABLES for row in _read(folder / f"{file}.jsonl") if "card" in row]
     on = dict.fromkeys(", ".join(f"{key} {row[key]}" for key in HARDWARE if key in row) for row in rows)
     shared = max((row["ranks_on_card"] for row in rows), default=0)
     head = [*on, f"Up to {shared} ranks share the one card."]
-    return "\n\n".join([*head, *(f"## {title}\n\n{table}" for title, table in made if table)]) + "\n"
+    return "\n\n".join([*head, *(f"## {title}\n\n{table}" for title, table in sections if table)]) + "\n"
 
 
 def profiles(rows: Sequence[Row]) -> str:
@@ -60,13 +60,13 @@ def blocks(rows: Sequence[Row]) -> str:
         by[row["ranks"], row["rate"]].append(row)
     sizes = sorted({row["nbytes"] for row in rows if "nbytes" in row})
     body = []
-    for (ranks, rate), mine in sorted(by.items()):
+    for (ranks, rate), group in sorted(by.items()):
         times = {
             row["nbytes"]: f"{_ms(row['block_s'])} ({_gbit(row['busbw_bytes_per_s'])})"
-            for row in mine
+            for row in group
             if "nbytes" in row
         }
-        fit = next((row for row in mine if row.get("fit")), {})
+        fit = next((row for row in group if row.get("fit")), {})
         line = (
             [f"{1e3 * fit['start_s']:.3f}", f"{1e3 * 2**20 * fit['s_per_byte']:.3f}"]
             if "start_s" in fit
@@ -93,20 +93,20 @@ def steps(rows: Sequence[Row]) -> str:
     for row in rows:
         by[row["model"]].append(row)
     body = []
-    for model, mine in by.items():
+    for model, group in by.items():
         taken: dict[str, list[float]] = defaultdict(list)
-        for row in mine:
+        for row in group:
             taken[row.get("arm", "")] += row.get("steps_s", [])
         medians = {arm: statistics.median(times) for arm, times in taken.items() if times}
         best = min((s for arm, s in medians.items() if arm.startswith("DDP")), default=None)
-        first, compute = mine[0], medians.get("compute")
+        first, compute = group[0], medians.get("compute")
         what = f"{model}, batch {first['batch']}, {_gbit(first['rate'])} Gbit/s"
         ratio = f"{first['wire_s'] / compute:.2f}" if compute else "–"
         for arm, step_s in medians.items():
             speed = f"{best / step_s:.2f}x" if best and arm != "compute" else ""
             body.append([what, ratio, arm, str(len(taken[arm])), _ms(step_s), speed])
             what = ratio = ""
-        body += [[what, "", f"{arm}: {row['why']}", "0", "–", ""] for row in mine for arm in row.get("left_out", [])]
+        body += [[what, "", f"{arm}: {row['why']}", "0", "–", ""] for row in group for arm in row.get("left_out", [])]
     return _markdown(["job", "wire ÷ compute", "arm", "steps", "median, ms", "over DDP's best"], body)
 
 

@@ -15,6 +15,7 @@ from autobyte.comparison.panels import labels
 from autobyte.comparison.panels.look import Outcome, wrapped
 from autobyte.units import format_bytes
 
+FEW = 8  # places with a mark
 KEY = "☆ optimum   ◇ best constant   □ regret ≤ 3 %"
 
 Place = tuple[float, float]  # log2 of the partition in bytes, log2 of credit / partition
@@ -42,6 +43,11 @@ def draw_landscape(axes: Axes, outcome: Outcome) -> None:
         _mark(axes, place, references, tuners)
     _name(axes, names_at)
     axes.text(0, 1.045, KEY, transform=axes.transAxes, fontsize=6.5)
+
+
+def landscape_height(outcome: Outcome) -> float:
+    """Of the axes of `draw_landscape` (inches): more where there are many names to write."""
+    return 1.75 if len(places(outcome)) <= FEW else 2.5
 
 
 def places(outcome: Outcome) -> dict[Place, tuple[list[str], list[str]]]:

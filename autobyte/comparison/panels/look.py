@@ -9,6 +9,7 @@ from functools import cache
 from html import escape
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib import font_manager, style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -75,7 +76,7 @@ def encoded(figure: Figure, kind: str, **how: Any) -> bytes:
 
 def svg(
     draw: Callable[[list[Axes]], None], *heights: float, top: float = 0.08, gap: float = 0.6, name: str, what: str
-) -> str:
+) -> Markup:
     """Draw panels as an SVG element for a page: its ink is the page's text colour, and it refers to nothing outside.
 
     Args:
@@ -93,13 +94,18 @@ def svg(
     text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text[text.index("<svg") :])  # inside HTML both are known
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{name}-", text)
     text = text.replace(INK, "currentColor").replace(MUTED, "var(--muted)")
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(what)}"', 1)
+    return Markup(text.replace("<svg", f'<svg role="img" aria-label="{escape(what)}"', 1))
 
 
 def look(index: int) -> dict[str, Any]:
     """Colour and dashes of a tuner by its place in the table."""
     turn, colour = divmod(index, len(COLOURS))
     return {"color": COLOURS[colour], "linestyle": DASHES[turn % len(DASHES)]}
+
+
+def colour(outcome: Outcome, index: int) -> str:
+    """Colour of a tuner's bar or row: its own while colours suffice, else one for all, because names stand beside."""
+    return COLOURS[index] if len(outcome["tuners"]) <= len(COLOURS) else COLOURS[0]
 
 
 def mark_changes(axes: Axes, outcome: Outcome) -> None:
@@ -109,8 +115,9 @@ def mark_changes(axes: Axes, outcome: Outcome) -> None:
 
 
 def wrapped(names: Sequence[str], width: int, *, between: str = ", ") -> list[str]:
-    """Names as lines of at most so many characters."""
-    return textwrap.wrap(drawable(between.join(names)), width, break_on_hyphens=False)
+    """Names as lines of at most so many characters; a name that is longer breaks at its hyphens."""
+    lines = textwrap.wrap(drawable(between.join(names)), width, break_on_hyphens=False, break_long_words=False)
+    return [part for line in lines for part in textwrap.wrap(line, width)]
 
 
 def drawable(text: str) -> str:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from matplotlib import ticker
 from matplotlib.axes import Axes
 
-from autobyte.comparison.panels.look import INK, MUTED, Outcome, look, mark_changes, wrapped
+from autobyte.comparison.panels.look import INK, MUTED, Outcome, colour, mark_changes, wrapped
 from autobyte.trace import Measurement
 from autobyte.units import format_seconds
 
@@ -22,7 +22,7 @@ def draw_timeline(rows: Sequence[Axes], outcome: Outcome, windows: Mapping[str, 
     times = [window.mean_s for run in windows.values() for window in run]
     order = [tuner["name"] for tuner in outcome["tuners"]]
     for axes, (name, run) in zip(rows, windows.items(), strict=True):
-        _draw_run(axes, run, look(order.index(name))["color"])
+        _draw_run(axes, run, colour(outcome, order.index(name)))
         mark_changes(axes, outcome)
         _set_scale(axes, min(times), max(times))
         axes.text(1.02, 0.5, "\n".join(wrapped([name], 13)), transform=axes.transAxes, va="center")
@@ -40,10 +40,10 @@ def reconfigurations(run: Sequence[Measurement]) -> list[int]:
     return [after.iteration for before, after in pairwise(run) if after.config != before.config]
 
 
-def _draw_run(axes: Axes, run: Sequence[Measurement], colour: str) -> None:
+def _draw_run(axes: Axes, run: Sequence[Measurement], ink: str) -> None:
     starts = [window.iteration for window in run]
     axes.stairs(
-        [window.mean_s for window in run], [*starts, starts[-1] + len(run[-1].step_s)], baseline=None, color=colour
+        [window.mean_s for window in run], [*starts, starts[-1] + len(run[-1].step_s)], baseline=None, color=ink
     )
     axes.vlines(reconfigurations(run), 0.9, 1.05, transform=axes.get_xaxis_transform(), color=INK, linewidth=0.6)
     axes.set_xlim(0, starts[-1] + len(run[-1].step_s))

@@ -81,6 +81,15 @@ class Buffers:
         if event is not None and self._streams is not None:
             self._streams.wait(event)
 
+    def recut(self) -> None:
+        """Let go of staging: blocks are cut in another way from now on, and none is under way."""
+        self._staging.clear()
+
+    @property
+    def staged_bytes(self) -> int:
+        """Memory that staging takes, beside the gradients."""
+        return sum(staged.nbytes for staged in self._staging.values())
+
     def take(self, block: Block) -> Tensor:
         """The flat tensor that travels for a block, averaged."""
         pieces = self.pieces(block)

@@ -1,15 +1,16 @@
 """Messages over TCP, by one thread: frames go out in order, payloads come in straight to where they belong.
 
-A frame is a fixed header and raw bytes. Nothing that is received is ever interpreted as code; a connection that does
-not begin with the token of this training is closed.
+A frame is a fixed header and raw bytes. Nothing that is received is ever interpreted as code.
 """
 
 import contextlib
 import logging
+import os
 import selectors
 import socket
 import struct
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +19,7 @@ from enum import IntEnum
 log = logging.getLogger("autobyte")
 
 HEADER = struct.Struct("!BBxxIII")  # kind, dtype, step, block, payload bytes
-HELLO = struct.Struct("!16sI")  # token, rank
-LARGEST = 1 << 31
+LARGEST = 1 << 31  # bytes of any payload
 POLL_S = 0.2  # how often who waits for the end looks whether that has any use
 
 
@@ -49,19 +49,36 @@ Place = Callable[["Connection", Head], memoryview]
 Taken = Callable[["Connection", Head], None]
 
 
+#: Connections of this process. A child that is forked must not hold them: a data loader's worker lives on for a while
+#: after its parent was killed, and the peers would take the parent for alive.
+_open: "weakref.WeakSet[Connection]" = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """Close the copies; the parent's stay as they are."""
+    for connection in list(_open):
+        connection.sock.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
 class Connection:
     """One TCP connection to a peer; used by the loop's thread only.
 
     Args:
         sock: connected, its hello exchanged.
         peer: the rank at the other end.
+        largest: bytes of the largest payload that it may send; room for more is never made.
     """
 
-    def __init__(self, sock: socket.socket, peer: int) -> None:
+    def __init__(self, sock: socket.socket, peer: int, *, largest: int = LARGEST) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
+        _open.add(self)
         self.peer = peer
+        self.largest = largest
         self.ended = False  # the peer said BYE
         self._frames: deque[list[memoryview]] = deque()
         self._urgent: deque[list[memoryview]] = deque()
@@ -116,8 +133,10 @@ class Connection:
     def _complete(self, place: Place, taken: Taken) -> None:
         if self._head is None:
             kind, dtype, step, block, nbytes = HEADER.unpack(self._header)
-            if kind not in set(Kind) or nbytes > LARGEST:
+            if kind not in set(Kind):
                 raise ConnectionError(f"rank {self.peer} sent what is no frame")
+            if nbytes > self.largest:
+                raise ConnectionError(f"rank {self.peer} sent a frame of {nbytes} bytes for {self.largest} at most")
             self._head = Head(Kind(kind), dtype, step, block, nbytes)
             if nbytes:
                 self._target, self._filled = place(self, self._head), 0

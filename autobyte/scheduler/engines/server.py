@@ -86,9 +86,13 @@ class ParameterServer(Engine):
         """Send what others still wait for, and end."""
         self._loop.close(timeout_s=0.1 if self.broken or self._flights else PARTING_S)
 
-    def wait(self) -> None:
-        """On a server that does not train: return when all workers have ended, or soon after one is gone."""
-        self._loop.join(lambda: self.broken is not None, BROKEN_S)
+    def wait(self, over: Callable[[], bool] = lambda: False) -> None:
+        """On a server that does not train: return when all workers have ended, or soon after one is gone.
+
+        Args:
+            over: whether there is no use in waiting any longer.
+        """
+        self._loop.join(lambda: self.broken is not None or over(), BROKEN_S)
 
     def _push(self, flight: Flight) -> None:
         over = [server for server, connection in self._to_server.items() if connection.ended]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from autobyte.config import Config, Space
-from autobyte.errors import unknown
+from autobyte.errors import InputError, unknown
 from autobyte.job import Job
 from autobyte.registry import Registry
 from autobyte.scheduler.plan import Plan
@@ -36,7 +36,7 @@ class Policy(ABC):
 
     @abstractmethod
     def space(self, job: Job) -> Space:
-        """Return what tuners may search, with the policy's own default config."""
+        """Return what tuners may search, with a default config that names this policy."""
 
     @classmethod
     def register(cls, name: str) -> "Callable[[type[Policy]], type[Policy]]":
@@ -74,6 +74,21 @@ def make_plan(job: Job, config: Config) -> Plan:
         if name not in policy.knobs:
             raise unknown(f"knob of {config.policy}", name, policy.knobs)
     return policy.plan(job, config)
+
+
+def space_of(policy: str, job: Job) -> Space:
+    """What a policy lets tuners search on a job.
+
+    Raises:
+        InputError: no such policy, or its space is of another one, which would then run in its place.
+    """
+    space = POLICIES[policy]().space(job)
+    if space.default.policy != policy:
+        raise InputError(
+            f"policy '{policy}': the default config of its space() is of '{space.default.policy}', which would run "
+            f"instead; write Config(…, policy='{policy}') there"
+        )
+    return space
 
 
 def no_knobs(policy: str) -> Space:

@@ -1,5 +1,6 @@
 """What became ready within a cycle, fused up to a threshold: Horovod's tensor fusion."""
 
+from collections import deque
 from math import ceil
 
 from autobyte.config import Config, Space
@@ -38,8 +39,15 @@ class Horovod(Policy):
         cycles: dict[int, list[int]] = {}
         for tensor, ready_s in zip(reversed(table.tensor.tolist()), reversed(table.ready_s.tolist()), strict=True):
             cycles.setdefault(ceil(ready_s / cycle_s), []).append(tensor)
-        rows = [row for _, tensors in sorted(cycles.items()) for row in _fuse(job, tensors, config.partition_bytes)]
-        tiling = Tiling.of(job.gradients, [[Segment(t, 0, int(job.gradients.numel[t])) for t in row] for row in rows])
+        kind, nbytes, numel = (
+            column.tolist() for column in (job.gradients.kind, job.gradients.nbytes, job.gradients.numel)
+        )
+        rows = [
+            [Segment(tensor, 0, numel[tensor]) for tensor in row]
+            for _, tensors in sorted(cycles.items())
+            for row in _fuse(kind, nbytes, tensors, config.partition_bytes)
+        ]
+        tiling = Tiling.of(job.gradients, rows)
         return Plan(job, tiling, overlap=Overlap.BACKWARD, sequence=tiling.order)
 
     def space(self, job: Job) -> Space:
@@ -48,25 +56,25 @@ class Horovod(Policy):
         return Space((256 * KIB, 128 * MIB), (1.0, 1.0), default, {"cycle_ms": CYCLES_MS})
 
 
-def _fuse(job: Job, tensors: list[int], most_bytes: int) -> list[list[int]]:
+def _fuse(kind: list[int], nbytes: list[int], tensors: list[int], most_bytes: int) -> list[list[int]]:
     """Fill messages in order; what no longer fits begins the next.
 
     A tensor of another dtype is passed over and leads a later one, while all that is passed over would fit as well.
     """
-    kind, nbytes = job.gradients.kind.tolist(), job.gradients.nbytes.tolist()
-    rows, left = [], tensors
+    rows, left = list[list[int]](), deque(tensors)
     while left:
-        row, over, filled, passed = left[:1], list[int](), nbytes[left[0]], 0
-        for at, tensor in enumerate(left[1:], 1):
+        row, over, passed = [left.popleft()], list[int](), 0
+        filled = nbytes[row[0]]
+        while left:
+            tensor = left.popleft()
             if kind[tensor] == kind[row[0]] and filled + nbytes[tensor] <= most_bytes:
                 row.append(tensor)
                 filled += nbytes[tensor]
                 continue
+            over.append(tensor)
             passed += nbytes[tensor]
             if filled + passed > most_bytes:
-                over += left[at:]
                 break
-            over.append(tensor)
         rows.append(row)
-        left = over
+        left.extendleft(reversed(over))
     return rows

@@ -11,6 +11,8 @@ from autobyte.scheduler.block import Segment, Tiling
 from autobyte.scheduler.plan import Overlap, Plan
 from autobyte.scheduler.policies.base import Policy, no_knobs
 
+MOST = 4096  # tensors of a message: L tensors are planned in at most L x MOST steps
+
 
 class MgWfbp(Policy):
     """Whole tensors, last layer first, merged so that the last message ends as early as it can under a + s/B.
@@ -18,7 +20,7 @@ class MgWfbp(Policy):
     The paper decides each merge once, from the back (its knob `published`): a message that would begin at s takes the
     next gradient, ready at r, along if it would still be under way then and either has not begun (s > r) or waits
     less than a start-up (r - s < a). Where gradients follow each other within a start-up that merges all of them, and
-    nothing overlaps; so by default all mergings of neighbours are searched, which takes L² steps for L tensors.
+    nothing overlaps; so by default all mergings of up to 4,096 neighbours are searched.
 
     Reference: MG-WFBP (INFOCOM'19), sec. 4, algorithm 1; one dtype per message.
     """
@@ -53,7 +55,7 @@ def _optimal(ready_s: np.ndarray, bytes_s: np.ndarray, kind: np.ndarray, start_s
     end_s, first, total_s = np.zeros(count + 1), [0] * (count + 1), np.concatenate([[0.0], np.cumsum(bytes_s)])
     low = 0  # where the run of one dtype begins
     for j in range(1, count + 1):
-        low = j - 1 if j > 1 and kind[j - 1] != kind[j - 2] else low
+        low = j - 1 if j > 1 and kind[j - 1] != kind[j - 2] else max(low, j - MOST)
         ends_s = np.maximum(end_s[low:j], ready_s[j - 1]) + start_s + total_s[j] - total_s[low:j]
         best = int(ends_s.argmin())
         end_s[j], first[j] = ends_s[best], low + best

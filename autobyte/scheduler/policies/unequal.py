@@ -16,14 +16,15 @@ Arrays are over tensors, front first; all in seconds: `ready` not increasing, `t
 # mypy: disallow-untyped-decorators=False
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.job import Floats, Ints
 
 BEFORE, AFTER, CUT = 1, 2, 3  # the last gradient: how a tensor travels
 PASSES = 12  # over all single changes, at most
 BEGINNINGS = 5  # of the search
 EFFORT = 32_500  # times that a search looks at each of 400 tensors or more, at most: 400 are planned in 20 ms
+MANY, LESS = 4096, 1_000  # times for each tensor beyond so many
 
 
 @njit(cache=True)
@@ -36,7 +37,7 @@ def better(step: float, end: float, best: float, best_end: float) -> bool:
 @njit(cache=True)
 def effort_for(n: int) -> int:
     """How many tensors the search for a plan of so many may look at"""
-    return EFFORT * max(n, 400)
+    return EFFORT * min(max(n, 400), MANY) + LESS * max(n - MANY, 0)
 
 
 @njit(cache=True)

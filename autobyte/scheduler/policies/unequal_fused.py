@@ -3,12 +3,13 @@
 # mypy: disallow-untyped-decorators=False
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.job import Floats, Ints
 from autobyte.scheduler.policies.unequal import PASSES, better, effort_for
 
 WAYS, CLIMBS = 8, 3  # beginnings of the search, and how many of the best are followed
+TURNS = 4096  # in which a step of 400 tensors is tightened by as little as can be; then by halves of what is left
 
 
 @njit(cache=True)
@@ -113,19 +114,24 @@ def fused_step(
         travels[k] = 1 if k < first or part < load[k] else 0
         work[k] = load[k] - part
         group[k] = -1
-    low, end, step = compute, free, within
+    low, step = compute, within
     if low >= within:
         return np.inf, free
     fastest, fastest_end = np.inf, free
+    too_short, turns, small_turns = low, 0, max(64, TURNS * 400 // n)
     while True:  # tighten until nothing shorter can be grouped
         effort[0] -= n
-        step, end = _group(work, travels, tail, kind, start, latency, free, step, group)
-        if step == np.inf:
+        turns += 1
+        tried, end = _group(work, travels, tail, kind, start, latency, free, step, group)
+        if tried < np.inf:
+            fastest, fastest_end = tried, end
+        elif turns <= small_turns or fastest == np.inf:
             break
-        fastest, fastest_end = step, end
-        if step <= low:
+        else:
+            too_short = step
+        if fastest <= low or (turns >= small_turns and fastest - too_short <= 1e-12 * fastest):
             break
-        step = step * (1 - 1e-12)
+        step = fastest * (1 - 1e-12) if turns < small_turns else (fastest + too_short) / 2
     if fastest < np.inf:
         _group(work, travels, tail, kind, start, latency, free, fastest * (1 + 1e-13), group)
     return max(fastest, low), fastest_end

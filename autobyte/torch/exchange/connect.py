@@ -1,26 +1,47 @@
-"""Connections between workers and servers: addresses through the store, a token to tell friend from stranger."""
+"""Connections between workers and servers: addresses through the store, a proof to tell friend from stranger.
 
+Both ends prove, by challenge and response, that they know the token in the store and, if there is one, the secret in
+AUTOBYTE_SECRET. Neither travels.
+"""
+
+import asyncio
 import os
 import secrets
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import psutil
-from torch.distributed import DistStoreError
+from torch.distributed import DistError
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autobyte.errors import InputError
-from autobyte.internals import default_store
-from autobyte.scheduler.engines.frames import HELLO, Connection
+from autobyte.internals import default_store, store_host
+from autobyte.scheduler.engines.frames import LARGEST, Connection
 from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.exchange.deadline import Deadline
+from autobyte.torch.exchange.secret import PROOF_BYTES, VARIABLE, proof, proves
 
 LONGEST_S = 32767  # that Linux lets a connection be idle before it looks
+GREETING_S = 5.0  # in which somebody who connects must have proved who it is
+GUESTS = 64  # that may be about to do so; one more, and the first of them has to go
+POLL_S = 0.02
+NONCE_BYTES = 16
+HELLO = struct.Struct(f"!IQ{NONCE_BYTES}s")  # rank, bytes of the largest payload, nonce; from the worker
+CHALLENGE = struct.Struct(f"!{NONCE_BYTES}s{PROOF_BYTES}s")  # nonce, proof; from the server
+WELCOME = b"\1"  # from the server, when the worker has sent its own proof
 
 
 def connect(
-    name: str, *, rank: int, workers: Sequence[int], servers: Sequence[int], timeout: timedelta
+    name: str,
+    *,
+    rank: int,
+    workers: Sequence[int],
+    servers: Sequence[int],
+    timeout: timedelta,
+    largest: int | None = None,
 ) -> dict[tuple[int, str], Connection]:
     """Connect every worker with every server on another rank.
 
@@ -28,85 +49,237 @@ def connect(
         name: unlike any other, the same on all ranks.
         rank: of this process.
         workers, servers: the ranks.
-        timeout: after which it fails.
+        timeout: after which it fails, however many strangers come meanwhile.
+        largest: bytes of the largest payload that a peer may send; None is what the workers say.
 
     Returns:
         connections by (peer, the peer's role); a rank that is both has two with each of its like.
+
+    Raises:
+        CommunicationError: naming whom this rank still waits for.
+        InputError: this host has no address to listen at.
     """
-    store = PrefixStore(f"autobyte/{name}", default_store())
-    connections: dict[tuple[int, str], Connection] = {}
-    listener = None
+    deadline = Deadline(timeout)
+    meeting = _Meeting(name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=largest)
     try:
-        if rank == servers[0]:
-            store.set("token", secrets.token_hex(8))
-        token = _told(store, "token", timeout)
-        if rank in servers:
-            listener = socket.create_server((own_address(), 0), backlog=len(workers))
-            listener.settimeout(timeout.total_seconds())
-            store.set(f"server{rank}", f"{listener.getsockname()[0]} {listener.getsockname()[1]}")
-        if rank in workers:
-            for server in servers:
-                if server != rank:
-                    connections[server, "server"] = _reach(store, server, token, rank, timeout)
-        if listener is not None:
-            expected = [worker for worker in workers if worker != rank]
-            while len([1 for _, role in connections if role == "worker"]) < len(expected):
-                connection = _admit(listener, token, expected, timeout)
-                if connection is not None:
-                    connections[connection.peer, "worker"] = connection
-    except (OSError, DistStoreError) as error:
-        raise CommunicationError(f"rank {rank}, step 0: could not connect to servers or workers: {error}") from error
-    finally:
-        if listener is not None:
-            listener.close()
-    return connections
+        deadline.run(lambda: asyncio.run(meeting.hold(deadline)))
+    except (OSError, DistError) as error:
+        for connection in meeting.connections.values():
+            connection.sock.close()
+        raise CommunicationError(
+            f"rank {rank}, step 0: could not connect to servers or workers: {meeting.describe(error)}"
+        ) from error
+    return meeting.connections
+
+
+class _Meeting:
+    """Reaches servers and lets workers in, side by side; knows who is missing."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        rank: int,
+        workers: Sequence[int],
+        servers: Sequence[int],
+        timeout: timedelta,
+        largest: int | None,
+    ) -> None:
+        self._name, self._rank, self._servers, self._timeout = name.encode(), rank, servers, timeout
+        self._store = PrefixStore(f"autobyte/{name}", default_store())
+        self._to_reach = [server for server in servers if server != rank] if rank in workers else []
+        self._to_come = [worker for worker in workers if worker != rank] if rank in servers else []
+        self._largest = largest
+        self._token = b""
+        self._waits: dict[str, None] = {}
+        self._strangers = 0
+        self._imposters: set[int] = set()
+        self.connections: dict[tuple[int, str], Connection] = {}
+
+    async def hold(self, deadline: Deadline) -> None:
+        async with asyncio.timeout(deadline.left_s):
+            if self._rank == self._servers[0]:
+                self._store.set("token", secrets.token_hex(8))
+            self._token = await self._told("token", f"the token of server rank {self._servers[0]}")
+            await asyncio.gather(self._receive(), *(self._reach(server) for server in self._to_reach))
+        if self._largest is None:  # on a server that does not train: no worker may send more than all say
+            self._largest = min((connection.largest for connection in self.connections.values()), default=0)
+        for connection in self.connections.values():
+            connection.largest = self._largest
+
+    def describe(self, error: Exception) -> str:
+        """Why it failed, and whom it waited for."""
+        if not isinstance(error, TimeoutError):
+            return str(error)
+        what = ", ".join(self._waits) or "the store at which the ranks met"
+        told = [f"waited {self._timeout.total_seconds():g} s for {what}"]
+        if self._imposters:
+            who = ", ".join(map(str, sorted(self._imposters)))
+            told.append(f"who said to be rank {who} does not know the {VARIABLE} of this rank")
+        if self._strangers:
+            told.append(f"{self._strangers} strangers were sent away")
+        return "; ".join(told)
+
+    async def _receive(self) -> None:
+        """Listen until all workers have come, and no longer."""
+        if self._rank not in self._servers:
+            return
+        address = own_address()
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.create_server((address, 0), family=family, backlog=GUESTS + len(self._to_come)) as listener:
+            listener.setblocking(False)
+            self._store.set(f"server{self._rank}", "{} {}".format(*listener.getsockname()[:2]))
+            self._here = {worker: asyncio.Event() for worker in self._to_come}
+            letting_in = asyncio.create_task(self._let_in(listener))
+            try:
+                for worker, here in self._here.items():
+                    with self._waiting(f"worker rank {worker} to connect"):
+                        await here.wait()
+            finally:
+                letting_in.cancel()
+
+    async def _let_in(self, listener: socket.socket) -> None:
+        guests: dict[asyncio.Task[None], None] = {}  # in the order in which they came
+        try:
+            while True:
+                try:
+                    sock, _ = await asyncio.get_running_loop().sock_accept(listener)
+                except OSError:  # it is gone already, or too many files are open
+                    await asyncio.sleep(POLL_S)
+                    continue
+                if len(guests) == GUESTS:
+                    next(iter(guests)).cancel()
+                guest = asyncio.create_task(self._admit(sock))
+                guests[guest] = None
+                guest.add_done_callback(guests.pop)
+        finally:
+            for guest in guests:
+                guest.cancel()
+
+    async def _admit(self, sock: socket.socket) -> None:
+        """Take a worker in; a stranger is sent away."""
+        loop, admitted = asyncio.get_running_loop(), False
+        try:
+            async with asyncio.timeout(GREETING_S):
+                hello = await _received(sock, HELLO.size)
+                peer, largest, _ = HELLO.unpack(hello)
+                nonce = secrets.token_bytes(NONCE_BYTES)
+                shown = proof(b"server", *self._said(hello, nonce, self._rank))
+                await loop.sock_sendall(sock, CHALLENGE.pack(nonce, shown))
+                offered = await _received(sock, PROOF_BYTES)
+                genuine = proves(offered, b"worker", *self._said(hello, nonce, self._rank))
+                if not genuine and peer in self._here:
+                    self._imposters.add(peer)
+                if genuine and peer in self._here and not self._here[peer].is_set():
+                    await loop.sock_sendall(sock, WELCOME)
+                    self.connections[peer, "worker"] = _watched(sock, peer, self._timeout, min(largest, LARGEST))
+                    self._imposters.discard(peer)
+                    self._here[peer].set()
+                    admitted = True
+        except OSError:  # it says too little, or nothing
+            pass
+        finally:
+            if not admitted:
+                self._strangers += 1
+                sock.close()
+
+    async def _reach(self, server: int) -> None:
+        """Connect to a server, again if its host has too many guests."""
+        with self._waiting(f"server rank {server} to answer"):
+            said = await self._told(f"server{server}", f"the address of server rank {server}")
+            host, port = said.decode().split()
+            while not await self._greet(server, host, int(port)):
+                await asyncio.sleep(10 * POLL_S)
+
+    async def _greet(self, server: int, host: str, port: int) -> bool:
+        """Prove to a server who this is; whether it has let this rank in."""
+        loop, own = asyncio.get_running_loop(), own_address()
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock.setblocking(False)
+        try:
+            if (":" in own) == (":" in host):
+                sock.bind((own, 0))
+            await loop.sock_connect(sock, (host, port))
+            hello = HELLO.pack(self._rank, self._largest or 0, secrets.token_bytes(NONCE_BYTES))
+            await loop.sock_sendall(sock, hello)
+            nonce, offered = CHALLENGE.unpack(await _received(sock, CHALLENGE.size))
+            if not proves(offered, b"server", *self._said(hello, nonce, server)):
+                raise PermissionError(f"server rank {server} does not know the {VARIABLE} of this rank")
+            await loop.sock_sendall(sock, proof(b"worker", *self._said(hello, nonce, server)))
+            await _received(sock, len(WELCOME))
+        except ConnectionError:
+            sock.close()
+            return False
+        except BaseException:
+            sock.close()
+            raise
+        self.connections[server, "server"] = _watched(sock, server, self._timeout, LARGEST)
+        return True
+
+    def _said(self, hello: bytes, nonce: bytes, server: int) -> tuple[bytes, ...]:
+        """What both prove: this training, who they are, and what neither could know before."""
+        return self._name, self._token, hello, nonce, str(server).encode()
+
+    async def _told(self, key: str, what: str) -> bytes:
+        """What another rank says; a waiting store would let no other thread of this process ask."""
+        with self._waiting(what):
+            while not self._store.check([key]):
+                await asyncio.sleep(POLL_S)
+            return bytes(self._store.get(key))
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Note what is waited for; it stays noted if it does not come."""
+        self._waits[what] = None
+        yield
+        del self._waits[what]
+
+
+async def _received(sock: socket.socket, nbytes: int) -> bytes:
+    """So many bytes.
+
+    Raises:
+        ConnectionError: the peer closes before.
+    """
+    got = b""
+    while len(got) < nbytes:
+        more = await asyncio.get_running_loop().sock_recv(sock, nbytes - len(got))
+        if not more:
+            raise ConnectionResetError("the connection was closed")
+        got += more
+    return got
 
 
 def own_address() -> str:
-    """The address to bind to: of the interface that GLOO_SOCKET_IFNAME names, else of the way to the master.
+    """The address to bind to: of the interface that GLOO_SOCKET_IFNAME names, else of the way to the ranks' store.
 
     Raises:
-        InputError: no such interface, or it has no IPv4 address.
+        InputError: no such interface, or it has no address; or there is no way to the store's host.
     """
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
-        for address in psutil.net_if_addrs().get(interface, []):
-            if address.family == socket.AF_INET:
-                return str(address.address)
-        raise InputError(f"GLOO_SOCKET_IFNAME is '{interface}', an interface without an IPv4 address here")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))
-        return str(probe.getsockname()[0])
-
-
-def _told(store: PrefixStore, key: str, timeout: timedelta) -> bytes:
-    """What another rank says; the store's own timeout is the user's, and is left as it is."""
-    store.wait([key], timeout)
-    return bytes(store.get(key))
-
-
-def _reach(store: PrefixStore, server: int, token: bytes, rank: int, timeout: timedelta) -> Connection:
-    host, port = _told(store, f"server{server}", timeout).decode().split()
-    sock = socket.create_connection((host, int(port)), timeout.total_seconds(), source_address=(own_address(), 0))
-    sock.sendall(HELLO.pack(token, rank))
-    return _watched(sock, server, timeout)
-
-
-def _admit(listener: socket.socket, token: bytes, expected: Sequence[int], timeout: timedelta) -> Connection | None:
-    """Take a worker in; a stranger is sent away."""
-    sock, _ = listener.accept()
-    sock.settimeout(5)
+        addresses = psutil.net_if_addrs().get(interface, [])
+        for family in (socket.AF_INET, socket.AF_INET6):
+            for address in addresses:
+                if address.family == family and not address.address.startswith("fe80:"):
+                    return str(address.address)
+        raise InputError(f"GLOO_SOCKET_IFNAME is '{interface}', an interface without an IP address here")
+    host = store_host() or os.environ.get("MASTER_ADDR") or socket.gethostname()
     try:
-        offered_token, peer = HELLO.unpack(sock.recv(HELLO.size, socket.MSG_WAITALL))
-    except (OSError, struct.error):  # it says too little, or nothing
-        offered_token, peer = b"", -1
-    if not secrets.compare_digest(offered_token, token) or peer not in expected:
-        sock.close()
-        return None
-    return _watched(sock, peer, timeout)
+        ways = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        ways = []
+    for family, _, _, _, address in ways:
+        with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+            try:
+                probe.connect(address)
+            except OSError:  # this host has no address of the kind
+                continue
+            return str(probe.getsockname()[0])
+    raise InputError(f"no way to '{host}', where the ranks met: name the interface in GLOO_SOCKET_IFNAME")
 
 
-def _watched(sock: socket.socket, peer: int, timeout: timedelta) -> Connection:
+def _watched(sock: socket.socket, peer: int, timeout: timedelta, largest: int) -> Connection:
     """A connection that breaks when the peer's host has not answered for so long, with nothing to send, too."""
     seconds = min(max(1, int(timeout.total_seconds())), LONGEST_S)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -118,4 +291,4 @@ def _watched(sock: socket.socket, peer: int, timeout: timedelta) -> Connection:
     ):
         if hasattr(socket, option):  # Linux has them all
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return Connection(sock, peer)
+    return Connection(sock, peer, largest=largest)

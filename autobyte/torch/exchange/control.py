@@ -15,7 +15,10 @@ import torch.distributed as dist
 from autobyte.errors import AutoByteError
 from autobyte.internals import own_gloo
 from autobyte.scheduler.engines.allreduce import abandoned
+from autobyte.torch.exchange.deadline import Deadline
 from autobyte.torch.exchange.rollcall import LONG_S, POLL_S, RollCall
+
+AFTER_GLOO = timedelta(seconds=1)  # gloo's own message comes first, and says more
 
 
 class CommunicationError(AutoByteError, RuntimeError):
@@ -46,6 +49,7 @@ class Control:
         self.ranks = list(ranks)
         self.rollcall = RollCall(name, rank=self.ranks[rank], ranks=ranks)
         self._step = step
+        self._timeout = timeout
         self._backend = self.meet(
             lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
         )
@@ -61,14 +65,15 @@ class Control:
         Raises:
             CommunicationError: naming the ranks that did not.
         """
-        try:
-            return make()
-        except RuntimeError as error:
+        try:  # gloo holds the timeout while it waits for ranks, but not where the store does not answer
+            return Deadline(self._timeout + AFTER_GLOO).run(make)
+        except (RuntimeError, TimeoutError) as error:
             raise self._failed("meet the other ranks", error) from error
 
     def gather(self, numbers: torch.Tensor) -> torch.Tensor:
         """Everybody's numbers, shape [size, *]."""
         rows = [torch.empty_like(numbers) for _ in range(self.size)]
+        self.rollcall.issued += 1
         self._run(self._backend.allgather([rows], [numbers]), "gather numbers")
         return torch.stack(rows)
 
@@ -85,11 +90,41 @@ class Control:
         self.broadcast(buffer, source=source)
         return json.loads(bytes(buffer.numpy()))
 
-    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
+    def broadcast(self, tensor: torch.Tensor, *, source: int = 0, what: str = "a plan") -> None:
         """Send one rank's tensor to all others, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        self._run(self._backend.broadcast([tensor], options), "share a plan")
+        self.rollcall.issued += 1
+        self._run(self._backend.broadcast([tensor], options), f"share {what}")
+
+    def send(self, tensor: torch.Tensor, *, source: int = 0, what: str) -> None:
+        """Send one rank's tensor, of any kind and on any device, to all others, in place.
+
+        Args:
+            what: it is, for the message of a failure.
+        """
+        if not tensor.numel():
+            return
+        travelling = tensor.detach().cpu().contiguous()  # gloo would take as many elements from where it begins
+        self.broadcast(travelling.view(-1).view(torch.uint8), source=source, what=what)
+        if travelling.data_ptr() != tensor.data_ptr():
+            tensor.copy_(travelling)
+
+    def together(self, call: str) -> None:
+        """Make sure that all ranks are at a call before anything of it is sent.
+
+        Raises:
+            CommunicationError: naming the ranks that are not.
+        """
+        missing = self.rollcall.meet(Deadline(self._timeout))
+        if missing:
+            why = (
+                f"rank {self.global_rank}, step {self._step()}: {call} is collective, and rank "
+                f"{', '.join(map(str, missing))} did not take part: call it on every rank, or before wrapping"
+            )
+            self.rollcall.alarm(why)
+            self.rollcall.absent()  # the others hear it before this rank, and perhaps the store, is gone
+            raise CommunicationError(why)
 
     def same(self, value: str) -> bool:
         """Whether all ranks have the same."""
@@ -126,11 +161,13 @@ class Control:
         """Begin to count, without waiting, on how many ranks each flag is set."""
         counts = flags.to(torch.int32)
         options = dist.AllreduceOptions()
+        self.rollcall.issued += 1
         work = self._backend.allreduce([counts], options)
         return Tally(counts, lambda: self._run(work, "count missing gradients"))
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
+        self.rollcall.issued += 1
         self._run(self._backend.barrier(), "meet")
 
     def close(self, *, idle: bool) -> None:
@@ -150,7 +187,9 @@ class Control:
         try:
             while not _is_over(work, patience_s):
                 patience_s = POLL_S
-                self.rollcall.listen(alarms.append)
+                self.rollcall.listen(
+                    alarms.append, where=lambda: f"rank {self.global_rank}, step {self._step()}: could not {what}"
+                )
                 if alarms:
                     raise RuntimeError(alarms[0])
         except RuntimeError as error:
@@ -158,7 +197,7 @@ class Control:
         finally:
             self.rollcall.ignore()
 
-    def _failed(self, what: str, error: RuntimeError) -> CommunicationError:
+    def _failed(self, what: str, error: Exception) -> CommunicationError:
         why = f"rank {self.global_rank}, step {self._step()}: could not {what}: {first_line(error)}"
         self.rollcall.alarm(why)
         return CommunicationError(f"{why}; {self.rollcall.absent()}")

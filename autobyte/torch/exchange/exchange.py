@@ -181,6 +181,26 @@ class Exchange:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
         self._passes = dict.fromkeys(self.parameters, 0)
 
+    @property
+    def whole(self) -> bool:
+        """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
+        return self._session.whole and not self._missing
+
+    @property
+    def failed(self) -> bool:
+        """Whether averages that have not arrived never will."""
+        return self._session.failed
+
+    def start_over(self) -> None:
+        """All ranks have loaded one checkpoint: it does not matter any more who left out an update before.
+
+        Raises:
+            CommunicationError: averages can no longer be made.
+        """
+        self._session.check()
+        self._tally = None
+        self._tallies.clear()
+
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
         places = [self._index[name] for name in names]
@@ -194,9 +214,12 @@ class Exchange:
         self._follow(places)
         self._mirrors.bring(chosen)
         for name in chosen:
-            zeros = self._missing.pop(name, None)
-            if zeros is not None and self._tally is not None and self._counts(self._tally).having(self._index[name]):
+            zeros = self._missing.get(name)
+            if zeros is None:
+                continue
+            if self._tally is not None and self._counts(self._tally).having(self._index[name]):
                 self.parameters[name].grad = zeros.detach()  # another rank had one
+            del self._missing[name]
 
     def _follow(self, places: list[int]) -> None:
         """Let the model's stream wait for averages."""
@@ -227,6 +250,8 @@ class Exchange:
             hook.remove()
         settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
+        self._tally = None  # it keeps the backend that counted, and that its threads and sockets
+        self._tallies.clear()
         return settled and not self.progress.open
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
@@ -265,7 +290,10 @@ class Exchange:
     def _begin(self, *, joined: bool = False) -> None:
         joining = joined or self._listener.begins()
         self.left()
+        before = self._session.plan
         self._session.begin(self.plan)
+        if self.plan is not before:
+            self._buffers.recut()
         self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
         self._missing = {}
         self._in_buffers.clear()
@@ -314,7 +342,9 @@ class Exchange:
         try:
             return StepCounts(tally.wait())
         except CommunicationError as error:
-            raise self._session.located(error) from error
+            located = self._session.located(error)
+            self._session.fail(located, names_silent=True)
+            raise located from error
 
     def _check_taken(self, counts: StepCounts) -> None:
         skipped = counts.left_out

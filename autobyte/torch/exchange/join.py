@@ -57,7 +57,7 @@ class Company(JoinHook):
 def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *, source: int) -> None:
     """Send one rank's parameters, buffers, optimizer state and hyper-parameters to all others. Collective."""
     for tensor in (*model.parameters(), *model.buffers()):
-        _send(tensor.data, control, source)
+        control.send(tensor.data, source=source, what="parameters")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     states = control.share([_describe(optimizer.state.get(parameter, {})) for parameter in parameters], source=source)
     for parameter, described in zip(parameters, states, strict=True):
@@ -69,7 +69,7 @@ def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *
             if key not in state:
                 device = parameter.device if value["here"] else "cpu"
                 state[key] = torch.empty(value["shape"], dtype=getattr(torch, value["dtype"]), device=device)
-            _send(state[key], control, source)
+            control.send(state[key], source=source, what="the optimizer's state")
     groups = control.share([_numbers(group) for group in optimizer.param_groups], source=source)
     for group, numbers in zip(optimizer.param_groups, groups, strict=True):
         for key, value in numbers.items():
@@ -105,10 +105,3 @@ def _describe(state: dict[str, Any]) -> dict[str, Any]:
         else value
         for key, value in state.items()
     }
-
-
-def _send(tensor: Tensor, control: Control, source: int) -> None:
-    if tensor.numel():
-        travelling = tensor.detach().cpu().contiguous()
-        control.broadcast(travelling, source=source)
-        tensor.copy_(travelling)

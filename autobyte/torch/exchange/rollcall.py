@@ -1,6 +1,7 @@
 """Who is still there, asked when something has failed: through the store at which the ranks met."""
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -8,10 +9,17 @@ from collections.abc import Callable, Sequence
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autobyte.internals import default_store
+from autobyte.torch.exchange.deadline import Deadline
+from autobyte.torch.exchange.secret import signed, unsigned
+
+log = logging.getLogger("autobyte")
 
 LONG_S = 1.0  # after which a wait asks whether another rank has failed
 PATIENCE_S = 3.0  # for those who find out a little later
 POLL_S = 0.1
+STALL_S = 10.0  # after which the log says who is silent
+AGAIN_S = 60.0  # before the next such line
+ANSWER_S = 1.5  # for those who listen, too
 
 
 class RollCall:
@@ -27,39 +35,97 @@ class RollCall:
         name: of the training it belongs to, the same on all ranks.
         rank: of this process, as torchrun numbers it.
         ranks: all that take part.
+        stall_s: after which a wait is a line in the log (s).
     """
 
-    def __init__(self, name: str, *, rank: int, ranks: Sequence[int]) -> None:
+    def __init__(self, name: str, *, rank: int, ranks: Sequence[int], stall_s: float = STALL_S) -> None:
         self._store = PrefixStore(f"autobyte/{name}/rollcall", default_store())
         self._rank = rank
         self._others = [other for other in ranks if other != rank]
+        self._servers: list[int] = []
+        self._stall_s = stall_s
+        self._told_s = -AGAIN_S
         self._raised = False
+        self._calls = 0  # that needed all ranks at once
+        self.issued = 0  # collectives, in the order that all ranks keep
         self._listening = threading.Event()
 
-    def alarm(self, message: str) -> None:
-        """Say that this rank has failed, or has heard that another one has. The first message stays."""
+    def include(self, servers: Sequence[int]) -> None:
+        """Ask servers that do not train, too; they listen all the time."""
+        self._servers = [server for server in servers if server != self._rank and server not in self._others]
+        self._others += self._servers
+
+    def alarm(self, message: str, *, patience_s: float = 0.0) -> None:
+        """Say that this rank has failed, or has heard that another one has. The first message stays.
+
+        Args:
+            message: what has happened.
+            patience_s: how long to wait until the store knows it, for a process that may end right after this (s).
+        """
         if not self._raised:
             self._raised = True
-            _in_thread(lambda: self._raise(message))
+            _in_thread(lambda: self._raise(message)).join(patience_s)
 
-    def listen(self, heard: Callable[[str], None]) -> None:
-        """Call back with the message if another rank raises an alarm, until `ignore` is called."""
+    def listen(
+        self, heard: Callable[[str], None], *, where: Callable[[], str] | None = None, every_s: float = POLL_S
+    ) -> None:
+        """Call back with the message if another rank raises an alarm, until `ignore` is called.
+
+        Args:
+            heard: is told the message.
+            where: tells for a line in the log what this rank waits for; None on one that waits for nobody.
+            every_s: how often to look (s).
+        """
         if self._listening.is_set():
             return
         self._listening.set()
 
+        stalled_s = time.monotonic() + self._stall_s - LONG_S
+
         def poll() -> None:
+            self._store.set(f"at{self._rank}", str(self.issued))
+            answered = 0
             while self._listening.is_set():
                 if self._store.check(["alarm"]):
-                    heard(bytes(self._store.get("alarm")).decode())
+                    message = unsigned(bytes(self._store.get("alarm")))
+                    if message is not None:  # else a stranger's
+                        heard(message)
                     break
-                time.sleep(POLL_S)
+                answered = self._answer(answered)
+                if where is not None and time.monotonic() >= max(stalled_s, self._told_s + AGAIN_S):
+                    self._tell(where)
+                time.sleep(every_s)
 
         _in_thread(poll)
 
     def ignore(self) -> None:
         """Listen no more."""
         self._listening.clear()
+
+    def meet(self, deadline: Deadline) -> list[int]:
+        """Wait until all ranks are at this call, which scripts may make on one rank alone.
+
+        Returns:
+            the ranks that do not come in time, or wait already for a collective that comes after it.
+        """
+        self._calls += 1
+        call = f"call{self._calls}/rank"
+        missing = [other for other in self._others if other not in self._servers]
+
+        def passed(rank: int) -> bool:
+            return self._store.check([f"at{rank}"]) and int(self._store.get(f"at{rank}")) > self.issued
+
+        def gather() -> None:
+            nonlocal missing
+            self._store.set(f"{call}{self._rank}", "here")
+            while missing := [other for other in missing if not self._store.check([f"{call}{other}"])]:
+                if any(passed(other) for other in missing):
+                    break
+                time.sleep(POLL_S)
+
+        with contextlib.suppress(TimeoutError):
+            deadline.run(gather)
+        return missing
 
     def absent(self) -> str:
         """Hear the others, and put into words who is silent."""
@@ -76,11 +142,38 @@ class RollCall:
             return "the store at which the ranks met does not answer: its host is gone or stopped"
         if not silent[-1]:
             return "all ranks are alive"
-        return f"no word from rank{'s' if len(silent[-1]) > 1 else ''} {', '.join(map(str, silent[-1]))}"
+        return self._no_word(silent[-1])
+
+    def _answer(self, answered: int) -> int:
+        """Say that this rank is there, if one has asked since; the number of the latest who asked."""
+        asked = self._store.add("stalls", 0)
+        if asked != answered:
+            self._store.set(f"hears{self._rank}", str(asked))
+        return asked
+
+    def _tell(self, where: Callable[[], str]) -> None:
+        """Ask who listens, and log who does not."""
+        self._told_s = time.monotonic()
+        number, silent = self._store.add("stalls", 1), self._others
+
+        def hears(rank: int) -> bool:
+            return self._store.check([f"hears{rank}"]) and int(self._store.get(f"hears{rank}")) >= number
+
+        while silent and time.monotonic() < self._told_s + ANSWER_S:
+            self._answer(0)  # others ask at about the same time
+            silent = [rank for rank in silent if not hears(rank)]
+            time.sleep(POLL_S)
+        if self._listening.is_set():
+            who = self._no_word(silent) if silent else "all others wait, too, or serve"
+            log.warning("%s for %g s; %s", where(), self._stall_s, who)
+
+    def _no_word(self, silent: Sequence[int]) -> str:
+        named = [f"{rank} (a server)" if rank in self._servers else str(rank) for rank in silent]
+        return f"no word from rank{'s' if len(named) > 1 else ''} {', '.join(named)}"
 
     def _raise(self, message: str) -> None:
         self._store.set(f"rank{self._rank}", "here")
-        self._store.compare_set("alarm", "", message)
+        self._store.compare_set("alarm", "", signed(message).decode())
 
 
 def _in_thread(action: Callable[[], None]) -> threading.Thread:

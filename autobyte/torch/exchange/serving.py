@@ -1,15 +1,24 @@
 """Parameter servers on ranks that do not train."""
 
+import contextlib
+import math
+import queue
+import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from autobyte.errors import InputError
+from autobyte.scheduler.engines.frames import Connection
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.exchange.rollcall import PATIENCE_S, POLL_S, RollCall
 from autobyte.torch.exchange.training import name_for
+
+LISTEN_S = 0.5  # between two looks at whether the workers have failed
 
 
 def serve(
@@ -41,14 +50,60 @@ def serve(
     both = [r for r in trained if r in servers]
     if both or not trained:
         raise InputError(f"servers {list(servers)} do not train; workers are {trained}")
-    name = name_for(trained)
-    server = ParameterServer(
-        None,
-        rank=rank,
-        workers=trained,
-        servers=servers,
-        connect=lambda: connect(name, rank=rank, workers=trained, servers=servers, timeout=timeout),
-    )
-    server.wait()
+    name, alarms = name_for(trained), _Alarms()
+    rollcall = RollCall(name, rank=rank, ranks=[*trained, *servers])
+
+    def heard(message: str) -> None:
+        rollcall.alarm(message)  # so that workers know that this rank is there
+        alarms.add(message)
+
+    rollcall.listen(heard, every_s=LISTEN_S)
+    try:
+        _serve(name, alarms, rank=rank, workers=trained, servers=servers, timeout=timeout)
+    finally:
+        rollcall.ignore()
+
+
+class _Alarms:
+    """What the workers have cried, and when the first of it was heard."""
+
+    def __init__(self) -> None:
+        self.message = ""
+        self._heard_s = math.inf
+
+    def add(self, message: str) -> None:
+        self.message, self._heard_s = message, time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Whether all workers have heard it, too, by now."""
+        return time.monotonic() > self._heard_s + PATIENCE_S
+
+
+def _serve(
+    name: str, alarms: _Alarms, *, rank: int, workers: Sequence[int], servers: Sequence[int], timeout: timedelta
+) -> None:
+    connected: queue.SimpleQueue[dict[tuple[int, str], Connection] | Exception] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            connected.put(connect(name, rank=rank, workers=workers, servers=servers, timeout=timeout))
+        except Exception as error:
+            connected.put(error)
+
+    threading.Thread(target=run, name="autobyte-connect", daemon=True).start()
+    connections = None
+    while connections is None:
+        with contextlib.suppress(queue.Empty):
+            connections = connected.get(timeout=POLL_S)
+        if connections is None and alarms.message:  # they were refused, and will not come
+            raise CommunicationError(f"server rank {rank}: {alarms.message}")
+    if isinstance(connections, Exception):
+        raise connections
+    made = connections
+    server = ParameterServer(None, rank=rank, workers=workers, servers=servers, connect=lambda: made)
+    server.wait(lambda: alarms.over)
     if server.broken is not None:
         raise CommunicationError(f"server rank {rank}: {server.broken}")
+    if alarms.over:
+        raise CommunicationError(f"server rank {rank}: {alarms.message}")

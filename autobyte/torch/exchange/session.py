@@ -47,7 +47,9 @@ class Session:
         self.timeout_s = timeout.total_seconds()
         self._error: CommunicationError | None = None
         self._changed = threading.Condition()
+        self._awaited: set[int] = set()  # tensors whose arrival somebody is to hear of
         self._arrived = [True] * len(plan.job.gradients)
+        self._coming = 0  # tensors that have not arrived
         self.runner = Runner(
             plan,
             engine,
@@ -62,12 +64,14 @@ class Session:
     def begin(self, plan: Plan) -> None:
         """Begin a step under a plan, when everything of the step before has arrived."""
         self.wait_all()
+        self.check()
         if not self.runner.at_boundary:
             raise self._failure("a new step begins before the last one was ended")
         if plan is not self.plan:
             self.plan = plan
             self.runner.configure(plan)
         self._arrived = [False] * len(plan.job.gradients)
+        self._coming = len(self._arrived)
 
     def ready(self, tensor: int) -> None:
         """A gradient is complete."""
@@ -77,9 +81,19 @@ class Session:
         """No more gradients come in this step."""
         self.runner.end_step()
 
+    @property
+    def whole(self) -> bool:
+        """Whether all tensors of the step are in place, whatever has gone wrong since."""
+        return not self._coming
+
+    @property
+    def failed(self) -> bool:
+        """Whether something has gone wrong: tensors that are not in place never will be."""
+        return self._error is not None
+
     def arrived(self, tensors: Iterable[int]) -> bool:
-        """Whether tensors are in place, and nothing has gone wrong."""
-        return self._error is None and all(self._arrived[tensor] for tensor in tensors)
+        """Whether tensors are in place, whatever has gone wrong since."""
+        return all(self._arrived[tensor] for tensor in tensors)
 
     def wait(self, tensors: Iterable[int]) -> None:
         """Wait until tensors are in place.
@@ -91,19 +105,24 @@ class Session:
         if self.arrived(wanted):
             return
 
+        missing = wanted[:]
+
         def over() -> bool:
-            return self._error is not None or all(arrived[tensor] for tensor in wanted)
+            while missing and arrived[missing[-1]]:  # nobody looks at any of them twice
+                missing.pop()
+            self._awaited.update(missing[-1:])
+            return self._error is not None or not missing
 
         with self._changed:
             is_over = self._changed.wait_for(over, min(LONG_S, self.timeout_s))
         if not is_over and self._rollcall is not None:
-            self._rollcall.listen(self._on_alarm)
+            self._rollcall.listen(self._on_alarm, where=self._waits)
             with self._changed:
                 self._changed.wait_for(over, self.timeout_s - LONG_S)
             self._rollcall.ignore()
-        self.check()
         late = [tensor for tensor in wanted if not arrived[tensor]]
         if late:
+            self.check()
             self.fail(self._failure(f"tensor '{self._name(late[0])}' did not arrive within {self.timeout_s:g} s"))
             self.check()
 
@@ -120,13 +139,20 @@ class Session:
             self._rollcall = None  # once is enough
         raise self._error
 
-    def fail(self, error: CommunicationError) -> None:
-        """Let every wait end with an error; the first one counts."""
+    def fail(self, error: CommunicationError, *, names_silent: bool = False) -> None:
+        """Let every wait end with an error; the first one counts.
+
+        Args:
+            error: what has gone wrong.
+            names_silent: its message says which rank is silent: nobody is asked.
+        """
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
         if self._rollcall is not None:
             self._rollcall.alarm(str(error))
+            if names_silent:
+                self._rollcall = None
 
     def fail_block(self, block: Block, error: Exception) -> None:
         """Let every wait end, because a block failed."""
@@ -156,6 +182,11 @@ class Session:
         what = f"tensor '{self._name(late[0])}' has not arrived" if late else "all tensors have arrived"
         return self._failure(f"{what}; {why}")
 
+    def _waits(self) -> str:
+        late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
+        what = f"tensor '{self._name(late[0])}' has not arrived" if late else "a step has not ended"
+        return f"rank {self._rank}, step {self.runner.step}: {what}"
+
     def close(self, *, ended: bool) -> bool:
         """Wait for what other ranks still need of a step that was ended, and let go of the engine.
 
@@ -173,8 +204,11 @@ class Session:
 
     def _on_arrived(self, tensor: int) -> None:
         with self._changed:
+            self._coming -= not self._arrived[tensor]
             self._arrived[tensor] = True
-            self._changed.notify_all()
+            if tensor in self._awaited:
+                self._awaited.discard(tensor)
+                self._changed.notify_all()
 
     def _on_alarm(self, message: str) -> None:
         self.fail(self.located(message))

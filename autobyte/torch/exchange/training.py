@@ -9,7 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from importlib.metadata import entry_points
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -18,7 +20,7 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
-from autobyte.internals import own_gloo
+from autobyte.internals import own_gloo, restart_fails
 from autobyte.job import Cluster, Job
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
@@ -29,19 +31,22 @@ from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.exchange.connect import connect
+from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
+from autobyte.torch.exchange.rollcall import LONG_S
+from autobyte.torch.exchange.secret import VARIABLE, mark
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.exchange.watch import Watch
 from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
 
 log = logging.getLogger("autobyte")
 
-#: Numbers of wrapped models, by ranks that share them, in the order of construction: the same on all these ranks.
-_names: dict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
+#: Numbers of wrapped models, by default group and ranks that share them, in the order of construction: the same on
+#: all these ranks. A rank that has just come, and one that has made another default group, begin to count alike.
+_names: WeakKeyDictionary[Any, dict[tuple[int, ...], Iterator[int]]] = WeakKeyDictionary()
 
 PLANNED, LEADER = ORDERS = ("planned", "leader")
 WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
@@ -50,7 +55,8 @@ WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16"
 def name_for(ranks: Sequence[int]) -> str:
     """A name unlike any other for the next wrapped model of these ranks, the same on each of them."""
     key = tuple(ranks)
-    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(_names[key])}"
+    numbers = _names.setdefault(dist.group.WORLD, defaultdict(itertools.count))
+    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(numbers[key])}"
 
 
 def is_off(group: dist.ProcessGroup | None, *, enabled: bool) -> bool:
@@ -65,6 +71,13 @@ def is_off(group: dist.ProcessGroup | None, *, enabled: bool) -> bool:
     elif why:
         log.info("AutoByte is off: %s", why)
     return why is not None
+
+
+def is_rank_0(group: dist.ProcessGroup | None) -> bool:
+    """Whether this process is the first of its group; by torchrun's count where torch.distributed has not begun."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(group) == 0
+    return os.environ.get("RANK", "0") == "0"
 
 
 def disabled_because(group: dist.ProcessGroup | None, *, enabled: bool) -> str | None:
@@ -118,8 +131,7 @@ class Training:
         listener: Listener,
         average: bool = True,
     ) -> None:
-        if engine not in ENGINES:
-            raise unknown("engine", engine, ENGINES)
+        connector(engine)  # known?
         if wire_dtype is not None and wire_dtype not in WIRE:
             raise unknown("wire dtype", wire_dtype, WIRE)
         if accumulation < 1:
@@ -130,6 +142,12 @@ class Training:
         self._timeout = timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        if self.rank == 0 and restart_fails():
+            log.warning(
+                "torchrun can restart these ranks, but the next attempt may fail: torch's gloo group will read "
+                "addresses that this attempt leaves in the store; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and "
+                "start torchrun with --standalone or --rdzv-backend c10d"
+            )
         self.servers = self.ranks if servers is None else list(servers)
         self.name = name_for(self.ranks)
         self.engine = engine
@@ -140,18 +158,21 @@ class Training:
         )
         parameters = self._trained(optimizer, model)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
-        self.control.agree("settings", settings)
-        broadcast_state(model, group)
+        self._agree("settings", f"{settings}; {VARIABLE} {mark()}")
+        broadcast_state(model, self.control)
         if engine == "ps":
-            self.control.agree("servers", str(self.servers))
+            self._agree("servers", str(self.servers))
             if servers is not None and (both := sorted({*servers} & {*self.ranks})):
                 raise InputError(
                     f"servers={list(servers)}: ranks {both} train; leave servers= out, or name ranks that do not"
                 )
+            self.control.rollcall.include(self.servers)
         elif servers is not None:
             raise InputError(f"servers= is for engine='ps', not for '{engine}'")
         cluster = Cluster(self.size, min(self.size, len(self.servers)) if engine == "ps" else 0)
         shape = unmeasured(type(model).__name__, parameters.items())
+        self.largest = sum(p.numel() * max(p.element_size(), 2) for p in parameters.values())  # bytes of any payload
+        self._cannot_halve = ""  # why there is nothing that moves halves of all-reduces
         self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
         scale = 1 / self.size if average else None
         self.streams = STREAMS[engine](parameters, timeout) if engine in STREAMS else None
@@ -161,7 +182,7 @@ class Training:
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
-        transport = self._engine = ENGINES[engine](self, timeout)
+        transport = self._engine = connector(engine)(self, timeout)
         self._prepare(plan)
         if order == LEADER:
             transport = _led(self, transport, timeout)
@@ -200,14 +221,24 @@ class Training:
     def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
         """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
 
+        The plan in force stays where a rank cannot make the connections that the other one needs.
+
         Args:
             job: its tensors in the order of first use, the same on all ranks.
             config: policy, partition, credit.
             order: of the blocks.
         """
         plan = self._plan(job, config, order)
+        known = bool(self._cannot_halve)
+        try:
+            self._prepare(plan)
+        except CommunicationError as error:
+            if not self._cannot_halve:
+                raise
+            if not known:
+                log.warning("the config in force stays, because %s cannot be used: %s", config.label, error)
+            return
         self.job, self.config, self._order = job, config, None if order is None else list(order)
-        self._prepare(plan)
         self.exchange.use(plan)
 
     def to_json(self) -> dict[str, Any]:
@@ -227,6 +258,7 @@ class Training:
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return False
+        self.control.together("load_state_dict")
         plan = MeasuredPlan.from_json(checkpoint, self.job)
         config = plan.config
         if plan.job is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):
@@ -250,11 +282,43 @@ class Training:
         return plan
 
     def _prepare(self, plan: Plan) -> None:
-        """Connect what moves halves of all-reduces, where a plan has any. Collective."""
-        if plan.tiling.gathers is not None and isinstance(self._engine, AllReduce) and self._engine.halves is None:
-            rank, ranks, name = self.control.global_rank, self.ranks, f"{self.name}/halves"
-            connections = connect(name, rank=rank, workers=ranks, servers=ranks, timeout=self._timeout)
-            self._engine.move_halves(Halves(self.buffers, rank=rank, ranks=ranks, connections=connections))
+        """Connect what moves halves of all-reduces, where a plan has any. Collective.
+
+        Raises:
+            CommunicationError: on every rank, if one of them cannot.
+        """
+        engine = self._engine
+        if plan.tiling.gathers is None or not isinstance(engine, AllReduce) or engine.halves is not None:
+            return
+        if self._cannot_halve:
+            raise CommunicationError(self._cannot_halve)
+        rank, ranks, connections, problem = self.control.global_rank, self.ranks, {}, ""
+        try:  # all look before one of them waits for another
+            own_address()
+        except InputError as error:
+            problem = f"rank {rank}: {error}"
+        self._check_all(problem)
+        try:  # in half of the time, so that all are back before the others give up
+            connections = connect(
+                f"{self.name}/halves", rank=rank, workers=ranks, servers=ranks, timeout=self._timeout / 2,
+                largest=self.largest,
+            )  # fmt: skip
+        except CommunicationError as error:
+            problem = str(error)
+        try:
+            self._check_all(problem)
+        except CommunicationError:
+            for connection in connections.values():
+                connection.sock.close()
+            raise
+        engine.move_halves(Halves(self.buffers, rank=rank, ranks=ranks, connections=connections))
+
+    def _check_all(self, problem: str) -> None:
+        """Raise on every rank what keeps one of them from moving halves. Collective."""
+        failed = self.control.gather(torch.tensor([bool(problem)], dtype=torch.uint8, device="cpu")).flatten()
+        if failed.any():
+            self._cannot_halve = self.control.share(problem, source=int(failed.nonzero()[0]))
+            raise CommunicationError(self._cannot_halve)
 
     def close(self) -> None:
         """Let go of hooks, threads and sockets."""
@@ -266,18 +330,26 @@ class Training:
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
 
+    def _agree(self, what: str, value: str) -> None:
+        """Make sure that all ranks have the same; else servers hear at once that nobody will come."""
+        try:
+            self.control.agree(what, value)
+        except CommunicationError as error:
+            self.control.rollcall.alarm(str(error), patience_s=LONG_S)
+            raise
+
     def _trained(self, optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
         """What travels, the same on all ranks; one that refuses its model tells the others, who would wait for it."""
         try:
             parameters = travelling(optimizer, model)
         except InputError as error:
             with suppress(CommunicationError):
-                self.control.agree("a model", f"none that can be trained: {error}")
+                self._agree("a model", f"none that can be trained: {error}")
             raise
         shapes = "; ".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in parameters.items())
         self.fingerprint = hashlib.sha256(shapes.encode()).hexdigest()[:16]
         laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
-        self.control.agree("a model", laid)  # gradients travel in the order of memory
+        self._agree("a model", laid)  # gradients travel in the order of memory
         return parameters
 
 
@@ -318,16 +390,16 @@ def travelling(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter
 
 
 @torch.no_grad()
-def broadcast_state(model: nn.Module, group: dist.ProcessGroup | None, *, buffers_only: bool = False) -> None:
-    """Send rank 0's parameters and buffers to all others. Collective."""
-    source = dist.get_global_rank(group, 0) if group is not None else 0
-    tensors = [*([] if buffers_only else model.parameters()), *model.buffers()]
-    for tensor in tensors:
-        if tensor.numel():
-            travelling = tensor.detach().contiguous()  # gloo would take as many elements from where it begins
-            dist.broadcast(travelling, source, group=group)
-            if travelling.data_ptr() != tensor.data_ptr():
-                tensor.copy_(travelling)
+def broadcast_state(model: nn.Module, control: Control, *, buffers_only: bool = False) -> None:
+    """Send the first rank's parameters and buffers to all others. Collective.
+
+    Raises:
+        CommunicationError: a rank does not take part within the timeout.
+    """
+    for name, parameter in () if buffers_only else model.named_parameters():
+        control.send(parameter, what=f"parameter '{name}'")
+    for name, buffer in model.named_buffers():
+        control.send(buffer, what=f"buffer '{name}'")
 
 
 def _all_reduce(training: Training, timeout: timedelta) -> Engine:
@@ -344,13 +416,16 @@ def _servers(training: Training, timeout: timedelta) -> Engine:
         rank=rank,
         workers=workers,
         servers=servers,
-        connect=lambda: connect(training.name, rank=rank, workers=workers, servers=servers, timeout=timeout),
+        connect=lambda: connect(
+            training.name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=training.largest
+        ),
     )
 
 
 def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
     ranks, name = training.ranks, f"{training.name}/order"
-    connections = connect(name, rank=training.control.global_rank, workers=ranks, servers=ranks[:1], timeout=timeout)
+    rank = training.control.global_rank
+    connections = connect(name, rank=rank, workers=ranks, servers=ranks[:1], timeout=timeout, largest=0)
     return Led(engine, list(connections.values()), leads=training.rank == 0)
 
 
@@ -362,13 +437,30 @@ def _ordered(training: Training, timeout: timedelta) -> Engine:
     return Ordered(training.buffers, training.streams, training.control.meet(make))
 
 
-ENGINES: dict[str, Callable[[Training, timedelta], Engine]] = {
-    "allreduce": _all_reduce,
-    "ps": _servers,
-    "ordered": _ordered,
-}
+Connect = Callable[[Training, timedelta], Engine]
+
+ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers, "ordered": _ordered}
+GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
 
 #: Engines that are ordered on a device, and its streams.
 STREAMS: dict[str, Callable[[dict[str, nn.Parameter], timedelta], Streams]] = {
     "ordered": lambda _parameters, timeout: HostStreams(timeout_s=timeout.total_seconds())
 }
+
+
+def connector(engine: str) -> Connect:
+    """What connects an engine: of the table, or of another package.
+
+    Raises:
+        InputError: no such engine, or it cannot be loaded.
+    """
+    if engine in ENGINES:
+        return ENGINES[engine]
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    if engine not in others:
+        raise unknown("engine", engine, [*ENGINES, *others])
+    try:
+        found: Connect = others[engine].load()
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"engine '{engine}' cannot be loaded from {others[engine].value}: {error}") from error
+    return found

@@ -11,7 +11,7 @@ from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.job import ITEMSIZE, Cluster, Job, Layer, Model, Tensor
 from autobyte.scheduler.plan import Plan
-from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.scheduler.policies import make_plan, space_of
 from autobyte.simulator.simulate import simulate
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.units import MIB
@@ -33,7 +33,7 @@ def begin_with(policy: str, *, workers: int, servers: bool, space: Space | None 
 def _default(policy: str, *, workers: int, servers: bool) -> Config:
     if policy == DEFAULT.policy:
         return DEFAULT
-    default = POLICIES[policy]().space(Job(_ANY, Cluster(workers, workers if servers else 0))).default
+    default = space_of(policy, Job(_ANY, Cluster(workers, workers if servers else 0))).default
     if policy != "usbyte":
         return default
     # gloo's all-reduces share the wire: a sequence keeps its order if little is in flight. The wire is idle while a

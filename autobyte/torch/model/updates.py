@@ -26,6 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
 from autobyte.internals import has_own_step, has_step_hooks, see_hooks, uncompiled, unrecorded
+from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import PendingClasses
@@ -39,6 +40,14 @@ ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, 
 
 class Averages(Protocol):
     """What updates need to know of the gradients that travel."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every average of the step has arrived; nobody waits."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether averages that have not arrived never will."""
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
@@ -57,15 +66,22 @@ class Updates:
     arrived: one call of the optimizer costs more than the update of a small layer. They run on a shallow copy of the
     optimizer that shares its state and sees these layers' parameters only.
 
+    A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update,
+    which mostly is while it waits for one. If they never come, the layers that were updated are again what they were,
+    and no update is due.
+
     Args:
         optimizer: the user's.
         averages: knows when gradients are averaged and in place.
+        undone: is called when a step was undone.
     """
 
-    def __init__(self, optimizer: Optimizer, averages: Averages) -> None:
+    def __init__(self, optimizer: Optimizer, averages: Averages, undone: Callable[[], None] = lambda: None) -> None:
         self._optimizer = optimizer
         self._part = copy.copy(optimizer)
         self._averages = averages
+        self._undone = undone
+        self._former = Former(optimizer)  # of the layers that were updated ahead of the whole step
         self._layers: list[_Layer] = []
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
@@ -183,24 +199,51 @@ class Updates:
             if not layers[0].due:  # another thread was faster
                 return
             try:
-                self._wait(layers[0])
+                layers[0].withdraw()
+                self._keep(layers, left=self._due - 1)
+                self._averages.wait(layers[0].parameters)
                 for index in range(first + 1, len(self._layers)):
                     layer = self._layers[index]
                     if layer.due:
                         if not self._averages.arrived(layer.parameters):
                             break
                         layers.append(layer)
-                        self._wait(layer)
+                        layer.withdraw()
+                        self._averages.wait(layer.parameters)
+                self._keep(layers[1:], left=self._due - len(layers))
                 self._update(layers)
             except BaseException:
                 for layer in layers:
                     layer.refuse()
+                if self._averages.failed and not self._averages.whole:
+                    self._undo()
                 raise
             self._due -= len(layers)
+            if not self._due:
+                self._former.forget()
 
-    def _wait(self, layer: "_Layer") -> None:
-        layer.withdraw()
-        self._averages.wait(layer.parameters)
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _keep(self, layers: Sequence["_Layer"], *, left: int) -> None:
+        """Copy layers that are about to be updated ahead of so many others."""
+        if self._averages.whole:
+            self._former.forget()  # nothing can come between
+        elif left:
+            with unrecorded():
+                self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _undo(self) -> None:
+        """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again."""
+        for layer in self._layers:
+            layer.give_up()
+        with unrecorded():
+            self._former.bring_back()
+        for group, hyper in zip(self._optimizer.param_groups, self._hyper, strict=False):
+            _put_back(group, hyper)
+        self._due = 0
+        self._undone()
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -276,6 +319,20 @@ class _Layer:
         if self.due:
             self._classes.set()
 
+    def give_up(self) -> None:
+        """The update is not due any more, and will not be taken."""
+        if not self.due:
+            return
+        self._classes.restore()
+        self.due = False
+        for name in self._standing_in:
+            if self.parameters[name].grad is self._held[name][0]:
+                self.parameters[name].grad = None
+        self._held.clear()
+        if self.clear is not None:
+            for parameter in self.parameters.values():
+                self.clear(parameter)
+
     def check(self) -> None:
         """Refuse an update whose parameters or gradients were changed; it stays due, and is refused again.
 
@@ -319,6 +376,15 @@ def _changed(name: str) -> InputError:
 def _as_now(value: Any) -> Any:
     """Copy a hyper-parameter if it can change in place: schedulers change a learning rate that is a tensor."""
     return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _put_back(group: dict[str, Any], hyper: dict[str, Any]) -> None:
+    """Undo what a scheduler did to a group since its hyper-parameters were noted."""
+    for key, value in hyper.items():
+        if isinstance(value, torch.Tensor) and isinstance(group[key], torch.Tensor):
+            group[key].copy_(value)
+        else:
+            group[key] = value
 
 
 def drop(parameter: nn.Parameter) -> None:

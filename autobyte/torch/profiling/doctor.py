@@ -1,9 +1,12 @@
 """Measures a model under DDP on the ranks that there are: compute, communication alone, and what of it is exposed."""
 
+import socket
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from autobyte.torch.profiling.profile import profile_model
 from autobyte.torch.profiling.source import Made
 
 WARMUP = 2
+NOISE = 0.1  # by which a part may seem to take longer than the whole
 SMALL, LARGE = 1024, 1 << 20  # elements: what tells the cost of a block from that of its bytes
 
 
@@ -32,6 +36,7 @@ class Symptoms:
         step_s: a step of DDP at its default bucket (s).
         bytes_per_s: payload rate of a link, as all-reduces of 4 MiB see it.
         per_block_s: an all-reduce beyond its bytes (s).
+        other_cores: that processes other than the ranks kept busy meanwhile, on the busiest machine.
     """
 
     model: Model
@@ -40,6 +45,14 @@ class Symptoms:
     step_s: float
     bytes_per_s: float
     per_block_s: float
+    other_cores: float = 0.0
+
+    @property
+    def contradiction(self) -> str:
+        """What cannot be so on an idle machine; empty if nothing."""
+        if self.compute_s <= (1 + NOISE) * self.step_s:
+            return ""
+        return f"compute alone took {self.compute_s:.3g} s, longer than all of DDP's step, {self.step_s:.3g} s"
 
     @property
     def exposed_s(self) -> float:
@@ -84,6 +97,33 @@ def examine(subject: Made, inputs: Any, *, device: str = "cpu", steps: int = 10)
         bytes_per_s=traffic / max(large_s - small_s, 1e-9),
         per_block_s=small_s,
     )
+
+
+def unclaimed_cores(others: float, own: float) -> float:
+    """Cores that processes other than the ranks kept busy, on the busiest machine. Collective.
+
+    Args:
+        others: that were not this process's on its machine.
+        own: of this process.
+    """
+    on = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    mine = torch.tensor([_machine(), others + own, own], dtype=torch.float64, device=on)
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, mine)
+    used: dict[float, list[tuple[float, float]]] = {}
+    for machine, all_cores, rank_cores in torch.stack(rows).tolist():
+        used.setdefault(machine, []).append((all_cores, rank_cores))
+    left = (max(a for a, _ in ranks) - sum(r for _, r in ranks) for ranks in used.values())
+    return max(0.0, *left)
+
+
+def _machine() -> float:
+    """A number of this machine, the same in all of its containers, as their count of CPU time is."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        name = socket.gethostname()
+    return float(zlib.crc32(name.encode()))
 
 
 def _median_s(step: Step, context: Callable[[], AbstractContextManager[Any]], steps: int) -> float:

@@ -10,11 +10,13 @@ from typing import Any, Self
 import numpy as np
 
 from autobyte.config import Config
+from autobyte.errors import InputError
 from autobyte.job import Floats, Job
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import MeasuredPlan, planned_order, priced, timed
 from autobyte.torch.tuning.audition import Audition
+from autobyte.torch.tuning.callback import State
 from autobyte.torch.tuning.costs import NOMINAL_S, BlockCosts
 from autobyte.torch.tuning.kept import Trial
 from autobyte.torch.tuning.recording import Recording
@@ -152,6 +154,7 @@ class Adviser:
         self._thread: threading.Thread | None = None
         self._planned: Window | None = None  # from which the plan in force was made
         self._begun = False  # the first window has come
+        self._on_trial = False  # the tuner has asked for another config than the best so far
         self._stale = False  # the plan in force is not the last answer
         self._lock = threading.Lock()  # guards the answer
         self._epoch = 0  # how often `forget` was called: thoughts of an earlier epoch are dropped
@@ -163,6 +166,26 @@ class Adviser:
         self.failure = ""
         self.cpu_s = 0.0  # of the tuner and the planner
         self.trials: dict[Config, Trial] = {}
+
+    @property
+    def state(self) -> State:
+        """Where the search is; one that adapts for as long as training goes on is settled while its best runs."""
+        if self._search is None:
+            return "fixed"
+        if not self._begun:
+            return "starting"
+        if self._search.audition is not None:
+            return "settled" if self._search.audition.over else "searching"
+        if self.tuning is None:
+            return "settled"
+        return "searching" if self._search.budget is not None or self._on_trial else "settled"
+
+    @property
+    def fastest(self) -> tuple[Config, float] | None:
+        """The config whose mean step is shortest so far, and that step (s)."""
+        trials = self.trials
+        best = min(trials, key=lambda config: trials[config].step_s, default=None)
+        return None if best is None else (best, trials[best].step_s)
 
     def consult(self, window: Window) -> None:
         """Start to think about a window. Skip it while an earlier one is thought about, or its answer not taken."""
@@ -269,7 +292,7 @@ class Adviser:
             answer = (
                 None if planned is not None and planned.holds(window, self._drift) else self._plan(window, config)
             )
-        except Exception as error:  # training goes on with the plan it has
+        except (Exception, SystemExit) as error:  # training goes on with the plan it has
             if not threading.main_thread().is_alive():
                 return  # the script is over, and what planning needs may be gone
             self.failure = f"{type(error).__name__}: {error}"
@@ -292,7 +315,10 @@ class Adviser:
             if self._search is not None:
                 try:
                     self.tuning = self._search.begin(self.measured_job(window), window.config)
-                except Exception as error:  # a plan is made without it
+                except InputError as error:  # a plan is made without it
+                    self.failure = f"{type(error).__name__}: {error}"
+                    log.error("%s; training goes on without it", error)
+                except Exception as error:
                     self.failure = f"{type(error).__name__}: {error}"
                     log.exception("the tuner cannot begin; training goes on without it")
             return window.config
@@ -304,6 +330,7 @@ class Adviser:
         tried = sum(trial.windows for trial in self.trials.values())
         last = self._search.budget is not None and tried >= self._search.budget
         chosen = tuning.observe(self._measured(window), last=last)
+        self._on_trial = chosen != tuning.best
         self.cpu_s += tuning.decisions[-1].cpu_s
         self.failure = self.failure or tuning.decisions[-1].failure
         if last:
@@ -325,12 +352,18 @@ class Adviser:
         """The config that runs next in an audition of policies."""
         step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
         self._begun = True
-        job, ended = self.measured_job(window), audition.over
+        job, ended, begun = self.measured_job(window), audition.over, audition.left is not None
         chosen = audition.choose(job, window.config, step_s)
+        if not begun:
+            log.info(
+                "search begun: %d configs are measured, one window of ten steps each; DDP's best buckets are one of "
+                "them", 1 + (audition.left or 0),
+            )  # fmt: skip
         if audition.over and not ended:
             search.finish(job, chosen, audition.trials)
         elif ended and not audition.over:
-            log.info("%s takes longer or shorter than it did: all candidates are measured again", window.config.label)
+            what = window.config.full_label
+            log.info("search begun again: a step under %s takes longer or shorter than it did", what)
         return chosen
 
     def _try(self, window: Window, whole: float = 1.0) -> float:

@@ -31,6 +31,11 @@ class Audition:
         return self._final and not self._hearing
 
     @property
+    def left(self) -> int | None:
+        """How many windows are still to be measured; None before it has begun."""
+        return None if self._left is None else len(self._left)
+
+    @property
     def trials(self) -> dict[Config, Trial]:
         """Who was heard in this round, in that order; steps are means of windows' medians."""
         return {config: Trial(len(heard), self._mean_s(config)) for config, heard in self._seen.items()}

@@ -1,7 +1,9 @@
 """The config that tuning found, in a small file that says what it is for; read again next time."""
 
 import math
+import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, Self
 import tomli_w
 
 from autobyte.config import Config
+from autobyte.drafts import draft_of
 from autobyte.errors import FileError, InputError, unknown
 from autobyte.scheduler.policies import POLICIES
 
@@ -28,6 +31,16 @@ class Trial:
 
     windows: float = 0  # of ten steps; one whose tuner wanted five is half of one
     step_s: float = 0.0  # mean over them
+
+
+def yardstick(trials: Mapping[Config, Trial]) -> Config:
+    """What a search's result is compared with: DDP's fastest buckets, or else what was measured first.
+
+    Args:
+        trials: at least one, in the order of their first windows.
+    """
+    buckets = [config for config in trials if config.policy == "ddp"]
+    return min(buckets, key=lambda config: trials[config].step_s) if buckets else next(iter(trials))
 
 
 @dataclass(frozen=True)
@@ -133,12 +146,23 @@ class Kept:
             },
         }
         text = _HEADING + tomli_w.dumps(data)
-        new = path.with_name(f"{path.name}.new")  # a process that ends meanwhile leaves no half of a file
-        try:
-            new.write_text(text, encoding="utf-8")
-            new.replace(path)
-        except (OSError, UnicodeEncodeError) as error:
-            raise FileError(f"cannot keep the config in {path}: {error}") from None
+        with draft_of(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+
+    @staticmethod
+    def check(path: Path) -> None:
+        """Look whether a file can be written there.
+
+        Raises:
+            InputError: it cannot.
+        """
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise InputError(f"keep= is '{path}', a folder: name a file in it")
+        if not folder.is_dir():
+            raise InputError(f"keep= is '{path}', but '{folder}' is no folder: make it, or say keep=None")
+        if not os.access(folder, os.W_OK):
+            raise InputError(f"keep= is '{path}', but '{folder}' cannot be written: name another, or say keep=None")
 
     @staticmethod
     def set_aside(path: Path) -> Path | None:

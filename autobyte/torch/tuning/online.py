@@ -1,5 +1,6 @@
 """Tuning while training: after every window statistics are gathered, rank 0 thinks, and all switch at one step."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,9 +15,12 @@ from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.tuning.advice import Advice, Adviser, Window
+from autobyte.torch.tuning.callback import Callback, WindowReport
 from autobyte.torch.tuning.costs import sent, totals
 from autobyte.torch.tuning.window import RankWindow
 from autobyte.tuning import BRIEF, WARMUP, WINDOW
+
+log = logging.getLogger("autobyte")
 
 FIRST = 3  # steps before the first plan on measured times
 EXACT = 3  # steps at the end of a window in which a GPU is waited for at every layer
@@ -34,11 +38,18 @@ class Online:
         layers: of the model, in the order of their first call, the same on all ranks.
         times: of these layers.
         adviser: thinks, on rank 0; None on others.
+        callback: is told of every window on rank 0; None tells nobody.
     """
 
     def __init__(
-        self, training: Training, layers: Sequence[CalledLayer], times: LayerTimes, adviser: Adviser | None
+        self,
+        training: Training,
+        layers: Sequence[CalledLayer],
+        times: LayerTimes,
+        adviser: Adviser | None,
+        callback: Callback | None = None,
     ) -> None:
+        self._callback = callback
         self._training = training
         self._layers = layers
         self._times = times
@@ -128,6 +139,9 @@ class Online:
     def _follow(self, answer: Advice) -> None:
         plan = answer.plan
         assert plan.job is not None, "rank 0 answers when it has measured"
+        before, step = self._training.config, self._training.progress.steps
+        if self.adviser is not None and before != plan.config:
+            log.info("step %d: %s replaces %s", step, plan.config.full_label, before.full_label)
         self._training.replan(plan.job, plan.config, plan.order)
         self._brief = answer.brief
 
@@ -135,9 +149,20 @@ class Online:
         rows = self._training.control.gather(torch.from_numpy(self._measured().pack())).numpy()
         if self.adviser is not None:
             ranks = RankWindow.unpack(rows, steps=len(self._steps))
-            self.adviser.consult(Window.of(self._training.config, self._first, ranks))
+            window = Window.of(self._training.config, self._first, ranks)
+            if self._callback is not None:
+                self._callback.tell(self._told(window, self.adviser))
+                self._last_s = time.perf_counter()  # the time of the callback counts to no step
+            self.adviser.consult(window)
         self._planned, self._brief = True, False
         self.reset()
+
+    def _told(self, window: Window, adviser: Adviser) -> WindowReport:
+        """The window for `on_window=`."""
+        end = self._training.progress.steps
+        best, best_s = adviser.fastest or (None, None)
+        step_s = tuple(window.step_s.tolist())
+        return WindowReport(end - len(step_s), end - 1, window.config, step_s, adviser.state, best, best_s)
 
     def _measured(self) -> RankWindow:
         """This rank's window."""

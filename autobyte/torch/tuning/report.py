@@ -4,6 +4,7 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -11,7 +12,8 @@ from autobyte.bound import bound_s
 from autobyte.config import Config
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.advice import Adviser
-from autobyte.torch.tuning.kept import Trial
+from autobyte.torch.tuning.callback import State
+from autobyte.torch.tuning.kept import Trial, yardstick
 from autobyte.tuning import WINDOW
 
 
@@ -28,10 +30,13 @@ class Report:
         default: what training began with.
         tuner: its name, None without.
         trials: what windows showed, by config.
-        bound_s: the least step by what was measured (s), None before the first window.
+        bound_s: an estimate of the least step, by what was measured (s), None before the first window. Layer times
+            that were measured while gradients travelled can make it too long.
         link_bytes_per_s: payload rate that blocks saw, None likewise.
         cpu_s: spent on choosing and planning (s).
         failure: what went wrong in the tuner, if anything did.
+        state: of the search, as `WindowReport` has it.
+        least_s: the shortest of the steps that windows showed, the latest one's median among them (s), None likewise.
     """
 
     model: str
@@ -46,17 +51,33 @@ class Report:
     link_bytes_per_s: float | None
     cpu_s: float
     failure: str
+    state: State = "settled"
+    least_s: float | None = None
+
+    @property
+    def best(self) -> Config:
+        """The fastest config so far while a search goes on, afterwards the one in force."""
+        trials = self.trials
+        if self.state == "searching" and trials:
+            return min(trials, key=lambda config: trials[config].step_s)
+        return self.config
+
+    @property
+    def reference(self) -> Config | None:
+        """What the best is compared with: the default, DDP's fastest buckets, or what was measured first.
+
+        It is the first of these that was measured; None before anything was.
+        """
+        if not self.trials:
+            return None
+        return self.default if self.default in self.trials else yardstick(self.trials)
 
     @property
     def gain(self) -> float | None:
-        """The default's step over that of the config in force; None before both were measured.
-
-        Where tuning began with another config, of a checkpoint or a file, it is that one's step.
-        """
-        if self.config not in self.trials:
+        """The reference's step over that of the best; None before both were measured."""
+        if self.reference is None or self.best not in self.trials:
             return None
-        first = self.trials.get(self.default) or next(iter(self.trials.values()))
-        return first.step_s / self.trials[self.config].step_s
+        return self.trials[self.reference].step_s / self.trials[self.best].step_s
 
     @property
     def search_cost_s(self) -> float:
@@ -77,6 +98,9 @@ class Report:
                 {"config": config.to_json(), "windows": trial.windows, "step_s": trial.step_s}
                 for config, trial in self.trials.items()
             ],
+            "state": self.state,
+            "best": self.best.to_json(),
+            "reference": self.reference.to_json() if self.reference is not None else None,
             "gain": self.gain,
             "search_cost_s": self.search_cost_s,
             "tuner_cpu_s": self.cpu_s,
@@ -86,38 +110,55 @@ class Report:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {self._label(self.config)}"]
-        if self.link_bytes_per_s is not None and self.bound_s is not None:
-            rate = self.link_bytes_per_s * 8e-9
-            lines.append(f"links as blocks saw them {rate:.3g} Gbit/s; no step below {self.bound_s * 1e3:.1f} ms")
+        searching = "searching, best so far " if self.state == "searching" and self.trials else ""
+        lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {searching}{self._label(self.best)}"]
+        if self.link_bytes_per_s is not None:
+            lines.append(f"links as blocks saw them {self.link_bytes_per_s * 8e-9:.3g} Gbit/s{self._bound()}")
         if self.tuner is None:
             lines.append('not tuned: policy="auto" or tuner="twin" does')
         elif not self.trials:
             lines.append(f"{self.tuner} has not seen a window yet: the first plan is made beside training")
         else:
-            gain = "" if self.gain is None else f", {self.gain:.3f}x the default"
             windows = sum(trial.windows for trial in self.trials.values())
             lines.append(
                 f"{self.tuner}: {windows:g} windows of {len(self.trials)} configs, "
-                f"{self.search_cost_s:.2f} s of training and {self.cpu_s:.2f} s of CPU spent{gain}"
+                f"{self.search_cost_s:.2f} s of training and {self.cpu_s:.2f} s of CPU spent{self._gain()}"
             )
         if self.failure:
             lines.append(f"failed: {self.failure}")
         return "\n".join([*lines, *([self._table()] if self.trials else [])])
 
+    def _bound(self) -> str:
+        """The bound in words; nothing where a step was measured below it, which shows that the estimate is wrong."""
+        measured = [trial.step_s for trial in self.trials.values()]
+        measured += [] if self.least_s is None else [self.least_s]
+        if self.bound_s is None or self.bound_s > min(measured, default=self.bound_s):
+            return ""
+        return f"; by an estimate, no step is below {self.bound_s * 1e3:.1f} ms"
+
+    def _gain(self) -> str:
+        """The gain in words, and over what."""
+        if self.gain is None or self.reference in (None, self.best):
+            return ""
+        assert self.reference is not None
+        if self.reference == self.default:
+            return f", {self.gain:.3f}x the default"
+        what = "DDP's best" if self.reference.policy == "ddp" else "the first measured"
+        return f", {self.gain:.3f}x {what}, {self._label(self.reference)}"
+
     def _label(self, config: Config) -> str:
         """A config, and its policy where there are several."""
         several = len({config.policy for config in (self.config, *self.trials)}) > 1
-        return f"{config.policy} {config.label}" if several else config.label
+        return config.full_label if several else config.label
 
     def _table(self) -> str:
         table = Table(box=None, pad_edge=False)
         for heading in ("config", "windows of ten steps", "step"):
             table.add_column(heading, justify="left" if heading == "config" else "right")
         for config, trial in sorted(self.trials.items(), key=lambda item: item[1].step_s):
-            marks = [
-                name for name, marked in (("in force", self.config), ("default", self.default)) if config == marked
-            ]
+            now = "on trial" if self.state == "searching" else "in force"
+            marked = ((now, self.config), ("default", self.default))
+            marks = [name for name, each in marked if config == each]
             label = f"{self._label(config)}  {', '.join(marks)}".rstrip()
             table.add_row(label, f"{trial.windows:g}", f"{trial.step_s * 1e3:.1f} ms")
         out = io.StringIO()
@@ -127,9 +168,9 @@ class Report:
 
 def report_on(training: Training, adviser: Adviser | None, *, tuner: str | None, default: Config) -> Report:
     """What rank 0 knows; other ranks know the config only."""
-    job = None
-    if adviser is not None and adviser.latest is not None:
-        job = adviser.measured_job(adviser.latest)
+    job, latest = None, adviser.latest if adviser is not None else None
+    if adviser is not None and latest is not None:
+        job = adviser.measured_job(latest)
     return Report(
         model=training.job.model.name,
         workers=training.size,
@@ -143,4 +184,6 @@ def report_on(training: Training, adviser: Adviser | None, *, tuner: str | None,
         link_bytes_per_s=min(job.cluster.up_bytes_per_s) if job is not None else None,
         cpu_s=adviser.cpu_s if adviser is not None else 0.0,
         failure=adviser.failure if adviser is not None else "",
+        state=adviser.state if adviser is not None else "starting",
+        least_s=float(np.median(latest.step_s)) if latest is not None else None,
     )

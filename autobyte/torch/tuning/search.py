@@ -1,23 +1,26 @@
 """What chooses while training goes on, a tuner or an audition, and what becomes of its result."""
 
 import logging
-from collections.abc import Mapping
+import queue
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autobyte.config import Config, Space
-from autobyte.errors import AutoByteError, FileError
+from autobyte.errors import AutoByteError, FileError, InputError
 from autobyte.job import Job
 from autobyte.scheduler.policies import POLICIES
-from autobyte.torch.arguments import AUTO
+from autobyte.torch.arguments import AUTO, check_policy, check_space
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.audition import Audition
-from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial
-from autobyte.tuners.base import TUNERS
+from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial, yardstick
+from autobyte.tuners.base import TUNERS, Tuner
 from autobyte.tuning import Tuning, make_tuner
 
 ONCE = 30  # windows of who searches once
+KEEP = Path("autobyte.toml")  # where nothing else is said
 PATIENCE_S = 60.0  # no step waits for a tuner; one that takes longer is not asked again
 
 log = logging.getLogger("autobyte")
@@ -61,9 +64,16 @@ class Search:
         self._job = fingerprint(training, policy=AUTO if tuner is None else training.config.policy)
 
     def resume(self) -> None:
-        """Use what was found for a job like this, if rank 0 can read it. Collective."""
+        """Use what was found for a job like this, if rank 0 can read it. Collective.
+
+        Raises:
+            InputError: on every rank, if rank 0 cannot write the file.
+        """
         training = self._training
         config: dict[str, Any] | None = None
+        problem = training.control.share(self._problem() if training.rank == 0 else "")
+        if problem:
+            raise InputError(problem)
         if training.rank == 0:
             self._kept = self._read()
             if self._kept is not None:
@@ -90,7 +100,13 @@ class Search:
                 self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
             )  # fmt: skip
         space = replace(self._space or POLICIES[running.policy]().space(job), default=running)
-        tuner = make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
+        tuner = made_in_time(
+            self.tuner, lambda: make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
+        )
+        limit = (
+            "for as long as training goes on" if self.budget is None else f"for {self.budget} windows of ten steps"
+        )
+        log.info("search begun: %s starts from %s and searches %s", self.tuner, running.full_label, limit)
         return Tuning(tuner, space, patience_s=PATIENCE_S)
 
     def finish(self, job: Job, config: Config, trials: Mapping[Config, Trial], *, finished: bool = True) -> None:
@@ -102,6 +118,7 @@ class Search:
             trials: all that were measured for it, in that order.
             finished: whether the search has ended; if not, it goes on from there next time.
         """
+        self._say(config, trials, finished=finished)
         if self._path is None:
             return
         first = next(iter(trials.values()))
@@ -120,13 +137,41 @@ class Search:
         except AutoByteError as error:
             log.warning("%s", error)
         else:
-            log.info("kept %s in %s", config.label, self._path)
+            log.info("kept %s in %s", config.full_label, self._path)
         if finished and self.audition is None and trials[config].step_s > 1.05 * first.step_s:
             log.warning(
                 "%s was slower than what training began with, %.4g ms and %.4g ms a step: the job or its links have "
                 "changed meanwhile, or they are noisy; delete %s to tune again",
                 config.label, 1e3 * trials[config].step_s, 1e3 * first.step_s, self._path,
             )  # fmt: skip
+
+    def _say(self, config: Config, trials: Mapping[Config, Trial], *, finished: bool) -> None:
+        """Log what a search has come to, and beside what."""
+        windows, step_ms = sum(trial.windows for trial in trials.values()), 1e3 * trials[config].step_s
+        when = "search ended" if finished else "training ended before the search did,"
+        others = {other: trial for other, trial in trials.items() if other.policy != "ddp"}
+        compared = ""
+        if self.audition is not None and config.policy == "ddp" and others:
+            beside = min(others, key=lambda other: others[other].step_s)
+            compared = f"; DDP's buckets stay, because the fastest of the others, {beside.full_label}, takes "
+            compared += f"{1e3 * others[beside].step_s:.4g} ms"
+        elif (beside := yardstick(trials)) != config:
+            compared = f", {beside.full_label} {1e3 * trials[beside].step_s:.4g} ms"
+        log.info(
+            "%s after %g windows: %s takes %.4g ms a step%s", when, windows, config.full_label, step_ms, compared
+        )
+
+    def _problem(self) -> str:
+        """Why nothing can be kept where the user wants it."""
+        try:
+            if self._path is not None:
+                Kept.check(self._path)
+        except InputError as error:
+            if self._path != KEEP:
+                return str(error)
+            log.warning("%s; nothing is kept", error)  # nobody has asked for it
+            self._path = None
+        return ""
 
     def _read(self) -> Kept | None:
         """What is in the file; nothing, and a warning, where that is damaged or something else."""
@@ -151,11 +196,73 @@ class Search:
             log.warning("%s is not used: its %s is not in space=", self._path, kept.config.label)
             return None
         what = "delete the file to tune again" if kept.finished else "its search had not ended, and goes on"
-        log.info("using %s from %s; %s", kept.config.label, self._path, what)
+        log.info("using %s from %s; %s", kept.config.full_label, self._path, what)
         return kept
 
     def _rate(self, job: Job) -> float:
         return float(min(job.cluster.up_bytes_per_s))
+
+
+def use_kept(training: Training, path: Path, *, policy: str, tuner: str | None, space: Space | None) -> None:
+    """Use the config in a kept file, as rank 0 finds it, whatever the file says of link and search. Collective.
+
+    Args:
+        training: begins with it.
+        path: of the file.
+        policy, tuner, space: as given to `DistributedOptimizer`.
+
+    Raises:
+        InputError: on all ranks alike: rank 0 cannot read the file, or other arguments contradict what is in it.
+    """
+    told: dict[str, Any] | None = None
+    if training.rank == 0:
+        try:
+            kept = Kept.read(path)
+            if kept is None:
+                raise InputError("there is no such file; train with policy='auto' or tuner= first, which keep one")
+            check_policy(policy, kept.config)
+            check_space(space, tuner=tuner, policy=policy, config=kept.config)
+        except AutoByteError as error:
+            told = {"error": f"config='{path}': {error}"}
+        else:
+            told = {"config": kept.config.to_json()}
+            log.info("using %s from %s, which stays as it is", kept.config.full_label, path)
+            if difference := fingerprint(training, policy=kept.job.policy).differs(kept.job):
+                log.warning("%s was found for another job: %s", path, difference)
+    told = training.control.share(told)
+    assert told is not None, "rank 0 says one or the other"
+    if "error" in told:
+        raise InputError(told["error"])
+    training.replan(training.job, Config.from_json(told["config"]), None)
+
+
+def made_in_time(name: str, make: Callable[[], Tuner], *, patience_s: float = PATIENCE_S) -> Tuner:
+    """Make a tuner in a thread of its own, which may hang.
+
+    Args:
+        name: of the tuner, for messages.
+        make: makes it.
+        patience_s: how long it may take (s).
+
+    Raises:
+        InputError: it cannot be made, or not in time.
+    """
+    made: queue.SimpleQueue[Tuner | InputError] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            made.put(make())
+        except InputError as error:
+            made.put(error)
+
+    threading.Thread(target=run, name="autobyte tuner", daemon=True).start()
+    try:
+        tuner = made.get(timeout=patience_s)
+    except queue.Empty:
+        raise InputError(f"tuner '{name}' was not made within {patience_s:g} s") from None
+    if isinstance(tuner, InputError):
+        raise tuner
+    return tuner
 
 
 def fingerprint(training: Training, *, policy: str) -> Fingerprint:

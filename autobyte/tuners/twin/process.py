@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
+from autobyte.compiling import njit
 from autobyte.job import Floats, Ints
 
 TREND = 12.0  # windows for which what fades, fades on as it did

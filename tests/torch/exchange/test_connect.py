@@ -1,49 +1,141 @@
 """Who is let in, and where it is listened."""
 
+import contextlib
 import os
+import re
 import signal
 import socket
+import time
 from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
 from ranks import Ranks, on_ranks
 from stories import make_mlp, sgd, train
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.testing._internal.distributed import fake_pg
 from tuned import adam, make_model
 
 import autobyte.torch as ab
+from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import default_store
-from autobyte.scheduler.engines.frames import HELLO
-from autobyte.torch.exchange.connect import _admit, own_address
-
-TOKEN, SECOND = b"0123456789abcdef", timedelta(seconds=1)
+from autobyte.torch.exchange.connect import CHALLENGE, HELLO, WELCOME, connect, own_address
+from autobyte.torch.exchange.secret import proof
 
 
-@pytest.mark.parametrize(
-    "said", [b"", b"GET / HTTP/1.1\r\n", HELLO.pack(TOKEN[::-1], 1), HELLO.pack(TOKEN, 2)],
-    ids=["nothing", "another protocol", "another token", "a rank that is not awaited"],
-)  # fmt: skip
-def test_a_stranger_is_sent_away_and_nobody_minds(said: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with socket.create_connection(listener.getsockname()) as stranger:
+def test_strangers_are_sent_away_side_by_side() -> None:
+    """Silent ones, ones of another protocol, a liar, and one who has read the store but does not know the secret."""
+    ranks = Ranks(_among_strangers, 3, environ={"AUTOBYTE_SECRET": "known to the ranks"}, timeout_s=30)
+    connected, reached, seconds = zip(*ranks.results(), strict=True)
+    assert connected == (True, True, True)
+    assert reached[2] > 60  # strangers that the listener had to look at
+    assert max(seconds) < 4  # one after the other, the silent ones would hold it up for 5 s each
+
+
+def _among_strangers(rank: int) -> tuple[bool, int, float]:
+    """Rank 0 serves, rank 1 comes after the strangers, which are on rank 2."""
+    store = PrefixStore("autobyte/crowd", default_store())
+    if rank == 2:
+        host, port = _told(store, "server0").decode().split()
+        token = _told(store, "token")
+        held = [socket.create_connection((host, int(port))) for _ in range(70)]  # more than may be guests at a time
+        for stranger, said in zip(held, (b"GET / HTTP/1.1\r\n\r\n" * 9, token, b"x"), strict=False):
             stranger.sendall(said)
-            stranger.shutdown(socket.SHUT_WR)
-            assert _admit(listener, TOKEN, [1], SECOND) is None
-        with socket.create_connection(listener.getsockname()) as friend:
-            friend.sendall(HELLO.pack(TOKEN, 1))
-            admitted = _admit(listener, TOKEN, [1], SECOND)
-            assert admitted is not None
-            assert admitted.peer == 1
-            admitted.sock.close()
+        os.environ["AUTOBYTE_SECRET"] = "guessed"
+        answered = _pretend(held[-1], token)
+        default_store().set("crowded", "yes")
+        _told(default_store(), "over")
+        return not answered, len(held), 0.0
+    if rank == 1:
+        _told(default_store(), "crowded")
+    began = time.monotonic()
+    made = connect("crowd", rank=rank, workers=[0, 1], servers=[0], timeout=timedelta(seconds=15), largest=4096)
+    connection = next(iter(made.values()))
+    if rank == 0:
+        default_store().set("over", "yes")
+        began = time.monotonic()
+    assert connection.largest == 4096
+    connection.sock.close()
+    return list(made) == [(1 - rank, ("worker", "server")[rank])], 0, time.monotonic() - began
+
+
+def _told(store: dist.Store, key: str) -> bytes:
+    store.wait([key], timedelta(seconds=20))
+    return bytes(store.get(key))
+
+
+def _pretend(sock: socket.socket, token: bytes) -> bool:
+    """Say to be rank 1, and prove what can be proved; whether it is welcome."""
+    hello = HELLO.pack(1, 1 << 31, b"0" * 16)
+    sock.sendall(hello)
+    nonce, _ = CHALLENGE.unpack(sock.recv(CHALLENGE.size, socket.MSG_WAITALL))
+    sock.sendall(proof(b"worker", b"crowd", token, hello, nonce, b"0"))
+    return sock.recv(1) == WELCOME
+
+
+def test_a_stranger_a_second_keeps_nothing_open() -> None:
+    """The rank that never comes is named in time."""
+    said = Ranks(_never_comes, 2, timeout_s=30).results()[0]
+    assert re.match(r"rank 0, step 0: .*: waited 2 s for worker rank 1 to connect; \d+ strangers were sent", said), (
+        said
+    )
+
+
+def _never_comes(rank: int) -> str:
+    if rank == 1:
+        host, port = _told(PrefixStore("autobyte/lonely", default_store()), "server0").decode().split()
+        until, held = time.monotonic() + 4, []
+        with contextlib.suppress(OSError):  # nobody listens any longer
+            while time.monotonic() < until:
+                held.append(socket.create_connection((host, int(port))))
+                held[-1].sendall(b"x")
+                held[-1].shutdown(socket.SHUT_WR)
+                time.sleep(0.2)
+        assert time.monotonic() < until
+        return ""
+    began = time.monotonic()
+    with pytest.raises(ab.CommunicationError) as caught:
+        connect("lonely", rank=0, workers=[0, 1], servers=[0], timeout=timedelta(seconds=2))
+    assert time.monotonic() - began < 3
+    return str(caught.value)
+
+
+def test_ranks_whose_secrets_differ_do_not_begin() -> None:
+    for outcome in Ranks(_other_secret, 2, timeout_s=30).outcomes():
+        assert "ranks [1] have settings unlike rank 0's; rank" in str(outcome)
+        assert "AUTOBYTE_SECRET" in str(outcome)
+
+
+def _other_secret(rank: int) -> None:
+    os.environ["AUTOBYTE_SECRET"] = f"of rank {rank}"
+    model = make_model()
+    ab.DistributedOptimizer(adam(model), model, engine="ps", timeout=timedelta(seconds=7))
+
+
+@pytest.mark.parametrize("engine", ["ps", "dear"])
+def test_ranks_that_meet_at_an_ipv6_address_train(engine: str) -> None:
+    store = dist.TCPStore("::1", 0, is_master=True, wait_for_workers=False)
+    assert Ranks(_over_ipv6, 2, engine, store.port, init=False).results() == ["::1"] * 2
+
+
+def _over_ipv6(rank: int, engine: str, port: int) -> str:
+    del os.environ["MASTER_ADDR"]
+    store = dist.TCPStore("::1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    model = make_mlp()
+    ways = {"ps": {"engine": "ps"}, "dear": {"config": Config(1024, 2048, "dear")}}
+    optimizer = ab.DistributedOptimizer(sgd(model), model, timeout=timedelta(seconds=10), **ways[engine])
+    train(model, optimizer, rank, range(3))
+    optimizer.close()
+    return own_address()
 
 
 def test_sockets_bind_to_the_interface_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     assert own_address() == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such0")
-    with pytest.raises(InputError, match="GLOO_SOCKET_IFNAME is 'no-such0', an interface without an IPv4 address"):
+    with pytest.raises(InputError, match="GLOO_SOCKET_IFNAME is 'no-such0', an interface without an IP address"):
         own_address()
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

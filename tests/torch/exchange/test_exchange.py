@@ -1,13 +1,17 @@
 """Steps that some ranks leave out, and what a step leaves behind."""
 
+import gc
 import re
+from pathlib import Path
 
+import pytest
 import torch
 from faulty import SMALL, STEPS, WHERE, at_once, compare, fail, make_model, once, rows, said, state, train, wrapped
 from ranks import on_ranks
 from torch import Tensor
 
 import autobyte.torch as ab
+from autobyte.config import Config
 
 
 def test_a_caught_exception_in_backward_ends_all_ranks() -> None:
@@ -68,3 +72,38 @@ def _closures(rank: int) -> None:
     assert optimizer.training is not None
     assert optimizer.training.exchange.steps > 12
     assert len(optimizer.training.exchange._tallies) < 6
+
+
+def test_staging_is_no_more_than_the_plan_in_force_needs() -> None:
+    on_ranks(_staging, 2)
+
+
+def _staging(rank: int) -> None:
+    model = make_model()
+    optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, keep=None)
+    gradients = sum(parameter.nbytes for parameter in model.parameters())
+    for step, partition in enumerate((64, 1 << 20, 256, 128, 1 << 16, 512)):
+        optimizer.reconfigure(Config(partition, 1 << 20, knobs={"fusion": 1}))
+        train(model, optimizer, rank, range(step, step + 1))
+        optimizer.synchronize()
+        assert optimizer.training.buffers.staged_bytes <= gradients
+    assert optimizer.training.buffers.staged_bytes > 0
+    optimizer.close()
+
+
+@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+def test_threads_and_descriptors_are_gone_when_close_returns(engine: str) -> None:
+    on_ranks(_closing, 2, engine)
+
+
+def _closing(rank: int, engine: str) -> None:
+    held = []
+    gc.disable()
+    for _ in range(4):
+        model = make_model()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = ab.DistributedOptimizer(sgd, model, keep=None, engine=engine)
+        train(model, optimizer, rank, range(5))
+        optimizer.close()
+        held.append([len(list(Path("/proc/self", what).iterdir())) for what in ("task", "fd")])
+    assert held[1:] == held[:1] * 3

@@ -1,5 +1,6 @@
 """A failure names the ranks that are silent."""
 
+import logging
 import os
 import re
 import signal
@@ -72,6 +73,34 @@ def _waiting(rank: int) -> str:
     with pytest.raises(CommunicationError) as caught:
         control.share(None)
     return str(caught.value)
+
+
+def test_a_stall_is_a_line_in_the_log_while_it_lasts() -> None:
+    """Rank 1 is stopped for a while, then goes on: no failure, and one line that names it."""
+    ranks = Ranks(_stalls, 3, timeout_s=30)
+    lines = ranks.results()
+    assert lines[1] == []
+    for rank in (0, 2):
+        (line,) = lines[rank]
+        what = r"(tensor '\d\.(weight|bias)' has not arrived|could not .*|a step has not ended)"
+        assert re.fullmatch(rf"rank {rank}, step \d+: {what} for 2 s; no word from rank 1", line), line
+
+
+def _stalls(rank: int) -> list[str]:
+    model = make_model()
+    optimizer = wrapped(model, "allreduce", timedelta(seconds=20))
+    assert optimizer.training is not None
+    optimizer.training.control.rollcall._stall_s = 2
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("autobyte").addHandler(handler)
+    train(model, optimizer, rank, range(3))
+    if rank == 1:
+        time.sleep(6)
+    train(model, optimizer, rank, range(3, STEPS))
+    optimizer.close()
+    return lines
 
 
 def test_a_rank_that_never_comes_is_named() -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.errors import InputError
+from autobyte.torch.exchange.serving import LISTEN_S
 
 
 def test_a_server_rank_that_is_killed_ends_all_workers() -> None:
@@ -35,17 +37,17 @@ def test_a_server_rank_that_is_killed_ends_all_workers() -> None:
         assert "rank 3 is gone" in said(outcomes[rank])
 
 
-def _loses_a_server(rank: int) -> str:
+def _loses_a_server(rank: int, how: signal.Signals = signal.SIGKILL) -> str:
     """Ranks 0 and 1 train, 2 and 3 serve; 3 is lost after a while."""
     workers = dist.new_group([0, 1])
     if rank == 3:
-        threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        threading.Timer(1.5, lambda: os.kill(os.getpid(), how)).start()
     if rank > 1:
         ab.serve([2, 3], timeout=timedelta(seconds=20))
         return "ended"
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    keywords = {"config": SMALL, "timeout": timedelta(seconds=20)}
+    keywords = {"config": SMALL, "timeout": timedelta(seconds=20 if how is signal.SIGKILL else 3)}
     wrapper = ab.DistributedOptimizer(
         optimizer, model, engine="ps", servers=[2, 3], process_group=workers, **keywords
     )
@@ -55,6 +57,43 @@ def _loses_a_server(rank: int) -> str:
         with contextlib.suppress(ab.CommunicationError):
             wrapper.close()
     return "went on"
+
+
+def test_a_server_rank_that_is_stopped_is_named_and_ends_after_its_workers() -> None:
+    ranks = Ranks(_loses_a_server, 4, signal.SIGSTOP, timeout_s=30)
+    for rank in (0, 1):
+        ranks.processes[rank].join(20)
+    began = time.monotonic()
+    ranks.signal(3, signal.SIGCONT)
+    outcomes = ranks.outcomes()
+    assert time.monotonic() - began < 8
+    for rank in (0, 1):
+        assert re.search(r"; no word from rank 3 \(a server\)$", said(outcomes[rank])), outcomes[rank]
+    for rank in (2, 3):
+        assert re.match(r"ended|CommunicationError: server rank [23]: ", str(outcomes[rank])), outcomes[rank]
+
+
+def test_servers_end_at_once_when_their_workers_are_refused() -> None:
+    ranks = Ranks(_refused_workers, 3, timeout_s=30)
+    began = time.monotonic()
+    outcomes = ranks.outcomes()
+    assert time.monotonic() - began < 20
+    assert "ranks [1] have settings unlike rank 0's" in said(outcomes[0])
+    assert re.match(
+        r"CommunicationError: server rank 2: ranks \[1\] have settings unlike rank 0's", said(outcomes[2])
+    )
+
+
+def _refused_workers(rank: int) -> None:
+    workers = dist.new_group([0, 1])
+    if rank == 2:
+        ab.serve([2], timeout=timedelta(seconds=60))
+        return
+    model, keywords = make_model(), {"engine": "ps", "servers": [2], "process_group": workers}
+    try:
+        ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, accumulation=1 + rank, **keywords)
+    finally:
+        time.sleep(2 * LISTEN_S)  # rank 0 has the store
 
 
 def test_ranks_of_their_own_serve() -> None:

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from autobyte.config import Config
+from autobyte.errors import InputError
 from autobyte.job import Cluster, Job, Layer, Model, Tensor
 from autobyte.models import load
-from autobyte.scheduler.policies import make_plan
+from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.scheduler.policies.bytescheduler import ByteScheduler
 from autobyte.simulator.simulate import simulate
-from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, planned_order, priced
+from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, begin_with, planned_order, priced
 
 FINE = Config(1 << 18, 1 << 20, knobs={"fusion": 1})
 
@@ -33,6 +35,15 @@ def test_it_is_no_slower_than_what_the_core_does_as_it_goes(model: str, servers:
     assert sorted(order) == list(range(len(order)))
     as_it_goes = simulate(make_plan(job, config)).order.tolist()
     assert kept_s(job, config, order) <= kept_s(job, config, as_it_goes)
+
+
+def test_training_does_not_begin_with_a_policy_whose_space_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Anothers(ByteScheduler):
+        """Its space is ByteScheduler's."""
+
+    monkeypatch.setattr(POLICIES, "_classes", dict(POLICIES._classes) | {"anothers": Anothers})
+    with pytest.raises(InputError, match=r"^policy 'anothers': the default config of its space\(\) is of 'bytesche"):
+        begin_with("anothers", workers=2, servers=False)
 
 
 def test_urgent_blocks_overtake_later_where_that_is_faster() -> None:

@@ -1,6 +1,7 @@
 """Which optimizers are stepped layer by layer, and what refuses an update."""
 
 import contextlib
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -33,11 +34,14 @@ class Averages:
     def __init__(self) -> None:
         self.there: set[str] = set()
         self.waited: list[str] = []
+        self.whole = self.failed = False
 
     def arrived(self, names: Iterable[str]) -> bool:
         return set(names) <= self.there
 
     def wait(self, names: Iterable[str]) -> None:
+        if self.failed and not self.arrived(names):
+            raise ConnectionError("a peer is gone")
         self.waited += names
         self.there |= set(names)
 
@@ -71,6 +75,60 @@ def test_a_layer_is_updated_when_it_is_called_with_those_behind_it_that_have_arr
     assert all(torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True))
     updates.settle()  # once
     assert all(torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True))
+
+
+@pytest.mark.parametrize("there", [{"0.weight"}, {"0.weight", "1.weight"}, {"0.weight", "2.weight"}])
+def test_a_step_whose_averages_never_come_is_undone_on_every_layer(there: set[str]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
+    averages, optimizer = Averages(), torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    undone: list[bool] = []
+    updates = Updates(optimizer, averages, lambda: undone.append(True))
+    layers = [
+        CalledLayer(name, module, [(f"{name}.weight", module.weight)]) for name, module in model.named_children()
+    ]
+    updates.install(layers, [f"{name}.weight" for name in "012"], model)
+    for _ in range(2):  # the second step has momentum
+        updates.settle()
+        before = copy.deepcopy([list(model.parameters()), optimizer.state_dict()])
+        averages.there = set()
+        model.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        updates.plan()
+    optimizer.param_groups[0]["lr"] = 0.5  # as a scheduler does after a step
+    averages.there, averages.failed = set(there), True
+    with pytest.raises(ConnectionError):
+        model(torch.ones(1, 2))
+    assert undone == [True]
+    assert_equal(list(model.parameters()), before[0])
+    assert_same_state(optimizer.state_dict(), before[1])
+    updates.settle()  # nothing is due
+    model(torch.ones(1, 2))
+
+
+def test_a_step_whose_averages_all_came_is_finished_whatever_fails_then() -> None:
+    model, updates, averages, expected = stepped()
+    averages.there = {"0.weight", "1.weight", "2.weight"}
+    averages.failed = averages.whole = True
+    updates.settle()
+    assert_equal(list(model.parameters()), expected)
+
+
+def test_layers_are_copied_only_as_long_as_averages_are_to_come() -> None:
+    model, updates, averages, _ = stepped()
+    averages.there = {"0.weight"}
+    model[0](torch.ones(1, 2))
+    assert len(updates._former) == 1
+    averages.there, averages.whole = {"0.weight", "1.weight", "2.weight"}, True
+    model[1](torch.ones(1, 2))
+    assert len(updates._former) == 0
+
+
+def assert_same_state(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours["param_groups"] == theirs["param_groups"]
+    assert ours["state"].keys() == theirs["state"].keys()
+    for key, state in theirs["state"].items():
+        assert torch.equal(ours["state"][key]["momentum_buffer"], state["momentum_buffer"])
 
 
 def test_gradients_in_transit_are_cleared_once_they_are_used() -> None:

@@ -4,17 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from ranks import free_port
+import pytest
+from ranks import free_port, on_ranks
+
+from autobyte.models import load
+from autobyte.torch.profiling.doctor import Symptoms, unclaimed_cores
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_doctor_measures_a_model_on_the_ranks_that_there_are() -> None:
-    """Under torchrun, which ends with 1 where ranks end with 3."""
+@pytest.mark.parametrize("more", [(), ("--exit-code",)], ids=["", "--exit-code"])
+def test_doctor_measures_a_model_on_the_ranks_that_there_are(more: tuple[str, ...]) -> None:
+    """Under torchrun, which takes a status of 3 for a failure: only --exit-code asks for it."""
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
-    words += ["-m", "autobyte", "doctor", "examples/small_vgg.py:make_model", "--input", "2,3,64,64", "--json"]
+    words += ["-m", "autobyte", "doctor", "examples/small_vgg.py:make_model", "--input", "2,3,64,64", "--json", *more]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False
@@ -23,5 +29,23 @@ def test_doctor_measures_a_model_on_the_ranks_that_there_are() -> None:
     assert told["measured"]["workers"] == 2
     assert 0 < told["measured"]["compute_s"] < 10
     assert told["bound_s"] <= told["ddp"]["step_s"]
-    assert ended.returncode == (0 if told["verdict"] == "gain" else 1), ended.stderr
-    assert told["verdict"] == "gain" or "exitcode  : 3" in ended.stderr
+    failed = bool(more) and told["verdict"] != "gain"
+    assert ended.returncode == int(failed), ended.stderr
+    status = {"gain": "", "keep DDP": "exitcode  : 3", "unknown": "exitcode  : 4"}[told["verdict"]]
+    assert not failed or status in ended.stderr
+    assert ("FAILED" in ended.stderr) == failed
+
+
+def test_compute_cannot_take_longer_than_the_step_that_it_is_part_of() -> None:
+    seen = Symptoms(load("vgg16"), 2, compute_s=3.67, step_s=2.32, bytes_per_s=1e8, per_block_s=1e-4)
+    assert seen.contradiction == "compute alone took 3.67 s, longer than all of DDP's step, 2.32 s"
+    assert replace(seen, compute_s=2.4).contradiction == ""  # as good as the same
+
+
+def test_what_ranks_use_is_not_taken_for_the_load_of_others() -> None:
+    assert on_ranks(_claims, 2) == [pytest.approx(0.5)] * 2
+
+
+def _claims(rank: int) -> float:
+    """Each rank uses a core, and somebody else half of one."""
+    return unclaimed_cores(others=1.5, own=1.0)

@@ -1,6 +1,7 @@
 """What a report counts and says, against numbers worked out by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,11 +35,37 @@ def test_a_search_costs_what_windows_took_beyond_the_best(report: Report) -> Non
 def test_it_says_what_was_tried_won_and_spent(report: Report) -> None:
     title, links, tuner, head, *rows = str(report).splitlines()
     assert title == f"Net on 4 ranks, allreduce: {FAST.label}"
-    assert links == "links as blocks saw them 1 Gbit/s; no step below 300.0 ms"
+    assert links == "links as blocks saw them 1 Gbit/s; by an estimate, no step is below 300.0 ms"
     assert tuner == ("twin: 5 windows of 2 configs, 2.00 s of training and 1.50 s of CPU spent, 1.250x the default")
     assert head.split("  ")[0] == "config"
     assert [row.split()[-2:] for row in rows] == [["400.0", "ms"], ["500.0", "ms"]]  # fastest first
     assert "in force" in rows[0] and "default" in rows[1]
+
+
+@pytest.mark.parametrize("below", [{"trials": {DEFAULT: Trial(1, 0.29)}}, {"trials": {}, "least_s": 0.29}])
+def test_a_bound_above_a_measured_step_is_not_printed(report: Report, below: dict[str, Any]) -> None:
+    assert str(replace(report, **below)).splitlines()[1] == "links as blocks saw them 1 Gbit/s"
+
+
+def test_a_search_that_goes_on_says_what_is_best_so_far(report: Report) -> None:
+    running = replace(report, config=DEFAULT, state="searching")
+    title, _, tuner, _, *rows = str(running).splitlines()
+    assert title == f"Net on 4 ranks, allreduce: searching, best so far {FAST.label}"
+    assert tuner.endswith("1.250x the default")  # of the best, not of what is on trial
+    assert "in force" not in str(running) and rows[1].split("  ")[1].strip() == "on trial, default"
+    assert running.to_json()["best"] == FAST.to_json()
+
+
+def test_what_was_never_measured_is_not_compared_with(report: Report) -> None:
+    buckets, other = Config(25 << 20, 25 << 20, "ddp"), Config(1, 1)
+    unmeasured = replace(report, default=other)
+    assert str(unmeasured).splitlines()[2].endswith(f"1.250x the first measured, {DEFAULT.label}")
+    beside_ddp = replace(unmeasured, trials={**report.trials, buckets: Trial(1, 0.44)})
+    assert beside_ddp.gain == pytest.approx(1.1)
+    assert str(beside_ddp).splitlines()[2].endswith(f"1.100x DDP's best, ddp {buckets.label}")
+    kept = replace(beside_ddp, config=buckets)
+    assert str(kept).splitlines()[2].endswith("of CPU spent")  # it is what others are compared with
+    assert "default" not in str(kept)
 
 
 def test_what_is_not_known_is_not_said() -> None:

@@ -1,0 +1,79 @@
+"""What `on_window=` is told after every window, and what becomes of its errors."""
+
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from autobyte.config import Config
+
+log = logging.getLogger("autobyte")
+
+State = Literal["fixed", "starting", "searching", "settled"]
+
+
+@dataclass(frozen=True)
+class WindowReport:
+    """A window of training, as rank 0 saw it.
+
+    >>> def print_pace(window: ab.WindowReport) -> None:
+    ...     print(window.last_step, window.config.full_label, window.steps_per_s)
+    >>> optimizer = ab.DistributedOptimizer(optimizer, model, policy="auto", on_window=print_pace)
+
+    Args:
+        first_step, last_step: of the window, counted from 0 where the optimizer was wrapped.
+        config: in force in it.
+        step_s: time of every step on the slowest rank (s). The first two may still belong to the config before.
+        state: `fixed`, nothing searches; `starting`, no window was measured yet that counts; `searching`, the config
+            is on trial; `settled`, it is what the search has found.
+        best: the fastest config measured before this window; None if there is none.
+        best_step_s: its mean step (s).
+    """
+
+    first_step: int
+    last_step: int
+    config: Config
+    step_s: tuple[float, ...]
+    state: State
+    best: Config | None
+    best_step_s: float | None
+
+    @property
+    def median_s(self) -> float:
+        """The median step (s)."""
+        return median(self.step_s)
+
+    @property
+    def steps_per_s(self) -> float:
+        """Throughput by the median step; times the samples of a step on all ranks, it is samples per second."""
+        return 1 / self.median_s
+
+
+class Callback:
+    """Calls a user's function; one that fails is not called again, and training goes on.
+
+    Other ranks do not wait for it, so an error that ended rank 0 here would leave them in the middle of a step.
+
+    Args:
+        function: the user's.
+    """
+
+    def __init__(self, function: Callable[[WindowReport], object]) -> None:
+        self._function: Callable[[WindowReport], object] | None = function
+
+    def tell(self, window: WindowReport) -> None:
+        """Tell of a window."""
+        if self._function is None:
+            return
+        try:
+            self._function(window)
+        except (Exception, SystemExit) as error:
+            self._function = None
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            first, *_ = str(error).splitlines() or [""]
+            log.error(
+                "on_window= failed after step %d, and is not called again; training goes on: %s: %s (%s:%s)",
+                window.last_step, type(error).__name__, first, place.filename, place.lineno,
+            )  # fmt: skip
