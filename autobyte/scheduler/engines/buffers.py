@@ -72,8 +72,11 @@ class Buffers:
             self._arrived[segment.tensor] = event
 
     def arrived(self, tensors: Iterable[int]) -> bool:
-        """Whether sums that are on their way are in place; nobody waits."""
-        return all(event is None or event.is_over() for event in map(self._arrived.__getitem__, tensors))
+        """Whether sums that are on their way are in place; nobody waits. Those that failed never are."""
+        try:
+            return all(event is None or event.is_over() for event in map(self._arrived.__getitem__, tensors))
+        except Exception:  # of the network: told to whoever waits
+            return False
 
     def follow(self, tensor: int) -> None:
         """Let what the model's stream is given next wait for a tensor's sums, which are on their way."""
