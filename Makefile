@@ -8,6 +8,8 @@
 # make quick   test the core: what decides, and what simulates it; under a minute
 # make test    the tests, except those that make bench runs
 # make bench   benchmarks with their ratios, and the tests of the paper's scripts; needs an idle machine
+# make faults  what goes wrong in training, on every engine, tuned and not: docs/faults.md; 10 minutes
+# make night  make faults, and 2,000 random programs that read and write parameters between steps
 # make format  fix what a tool can fix
 #
 # Make results again
@@ -54,7 +56,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench gap judge weights grid paper claims paper-testbed record shaped gpu clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped gpu clean
 
 setup: .venv/setup
 
@@ -103,6 +105,12 @@ format: .venv/test
 
 bench: .venv/test
 	$(BIN)/python -m pytest tests/benchmarks tests/paper/test_paper_scripts.py -s
+
+faults: .venv/test
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults.matrix
+
+night: faults
+	AUTOBYTE_PROGRAMS=2000 $(BIN)/python -m pytest tests/torch/test_optimizer_reads.py tests/test_fuzz.py
 
 gap: .venv/test
 	$(BIN)/python paper/usbyte_peers.py

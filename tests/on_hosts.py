@@ -64,6 +64,7 @@ def main(engine: str, folder: str, timeout_s: str) -> None:
         model,
         config=Config(16384, 65536),
         timeout=limit,
+        diagnostics=folder,
         **serving,
     )
     for step in range(STEPS):

@@ -166,6 +166,8 @@ def _run(
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
+    from autobyte.torch.exchange import diagnostics  # noqa: PLC0415
+
     stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stderr, 2)
     os.dup2(stderr, 1)
@@ -173,6 +175,7 @@ def _run(
     faulthandler.dump_traceback_later(timeout_s * 0.9, file=sys.stderr)
     os.environ.update(settings)
     torch.set_num_threads(1)
+    diagnostics.job_folder = lambda: Path(log).parent  # goes with the ranks
     try:
         if init:
             dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))

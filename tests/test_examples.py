@@ -92,6 +92,7 @@ def test_a_rank_is_lost_and_training_ends_with_the_parameters_of_ddp(tmp_path: P
         words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
         words += ["--standalone", EXAMPLES / "train_elastic.py", tmp_path / name, *way]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        environ["TMPDIR"] = str(tmp_path)  # where the survivor leaves what it knows of the failure
         running[name] = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, cwd=tmp_path
         )

@@ -51,7 +51,7 @@ def doctor(
     wire_dtype: WireOption = "",
     calibration: CalibrationOption = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="under torchrun, too, end with status 3 where DDP should be kept")
+        bool, typer.Option("--exit-code", help="under torchrun, too, end with status 3 (keep DDP) or 4 (unknown)")
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -78,6 +78,9 @@ def doctor(
         _as_rank(source, inputs, device, exit_code=exit_code, json=json)
         return
     assert profile is not None
+    launched = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun
+    if launched and os.environ.get("RANK", "0") != "0":
+        return  # all ranks predict the same: one speaks
     settings: dict[str, Any] = {
         "workers": workers, "bandwidth": bandwidth, "latency": latency, "overhead": overhead,
         "accumulation": accumulation, "wire_dtype": wire_dtype,
@@ -87,7 +90,7 @@ def doctor(
     diagnosis = diagnose(job, effects=effects, ddp_job=reference, ddp_effects=reference_effects)
     doubt = _doubt_of(profile)
     _show(diagnosis, None, doubt=doubt, json=json)
-    if status := _status(diagnosis, doubt):
+    if (exit_code or not launched) and (status := _status(diagnosis, doubt)):
         raise typer.Exit(status)
 
 
@@ -124,7 +127,11 @@ def _as_rank(source: str, inputs: str, device: str, *, exit_code: bool, json: bo
     from autobyte.torch.profiling.source import load_factory, make_input
 
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        raise InputError(f"start it with torchrun: torchrun --nproc-per-node 2 -m autobyte doctor {source}")
+        given = f" --input '{inputs}'" if inputs else ""
+        raise InputError(
+            "doctor measures a model on two ranks or more, and this is the only one: start it with "
+            f"torchrun --nproc-per-node 2 -m autobyte doctor {source}{given}"
+        )
     factory = load_factory(source)
     fed = make_input(inputs) if inputs else factory.inputs
     if fed is None:
@@ -179,7 +186,7 @@ def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, doubt: str, js
     if symptoms is not None:
         print_line(
             f"measured on {symptoms.workers} ranks: compute {format_seconds(symptoms.compute_s)}, DDP's step "
-            f"{format_seconds(symptoms.step_s)}, of it exposed communication {format_seconds(symptoms.exposed_s)}; "
+            f"{format_seconds(symptoms.step_s)}, {format_seconds(symptoms.exposed_s)} of it waiting for gradients; "
             f"links carry {format_rate(symptoms.bytes_per_s)}, an all-reduce costs "
             f"{format_seconds(symptoms.per_block_s)} beyond its bytes"
         )
@@ -188,8 +195,9 @@ def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, doubt: str, js
         f"{diagnosis.ratio:.2f} of compute; " + _band(diagnosis)
     )
     print_line(
-        f"DDP at its best ({diagnosis.ddp.config.label}): {format_seconds(diagnosis.ddp.step_s)}, of it exposed "
-        f"{format_seconds(diagnosis.exposed_s)}; no schedule is below {format_seconds(diagnosis.bound_s)} "
+        f"DDP at its best ({diagnosis.ddp.config.label}): {format_seconds(diagnosis.ddp.step_s)}, "
+        f"{format_seconds(diagnosis.exposed_s)} of it waiting for gradients; no schedule is below "
+        f"{format_seconds(diagnosis.bound_s)} "
         f"({100 * (diagnosis.ddp.step_s / diagnosis.bound_s - 1):.0f} % to gain at most)"
     )
     rows = [

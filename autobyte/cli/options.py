@@ -137,6 +137,7 @@ def make_config(
     from autobyte.errors import InputError
     from autobyte.scheduler.policies import space_of
 
+    _check_simulated(policy)
     default = space_of(policy, job).default
     size = default.partition_bytes if partition is None else parse_bytes(partition, what="partition")
     if job.gradients.total_bytes > MOST_BLOCKS * size:
@@ -153,10 +154,25 @@ def make_space(job: "Job", policy: str, knobs: list[str] | None = None) -> "Spac
 
     from autobyte.scheduler.policies import make_plan, space_of
 
+    _check_simulated(policy)
     space = space_of(policy, job)
     space = replace(space, default=replace(space.default, knobs=dict(space.default.knobs) | _knobs(knobs or [])))
     make_plan(job, space.default)  # an unknown knob is told at once
     return space
+
+
+def _check_simulated(policy: str) -> None:
+    """Refuse `auto`, which is no policy of its own: it measures others.
+
+    Raises:
+        InputError: it is.
+    """
+    from autobyte.errors import InputError
+
+    if policy == "auto":
+        raise InputError(
+            "policy 'auto' chooses among the others: name one of them, or say `autobyte compare --policies auto,ddp`"
+        )
 
 
 def make_scenario(path: Path | None) -> "Scenario":

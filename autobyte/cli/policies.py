@@ -87,9 +87,9 @@ def show(outcome: dict[str, Any]) -> None:
     columns = ("policy", "⟨S_p, S_c⟩", "step", "samples/s", "over bound", "gap closed")
     print_table(columns, rows, spare=("step",))
     tuned = (
-        f"Each policy's own knobs were tuned by '{outcome['tuner']}': {count(outcome['budget'], 'window')} of 10 "
+        f"Each policy was tuned by '{outcome['tuner']}': {count(outcome['budget'], 'window')} of 10 "
         f"iterations, the median of {count(outcome['seeds'], 'seed')}. "
         if "tuner" in outcome
         else ""
     )
-    print_note(f"{tuned}gap closed: 0 is DDP at its best, 1 the bound; – where they are within 5 %.")
+    print_note(f"{tuned}gap closed: 0 % is DDP at its best, 100 % the bound; – where they are within 5 %.")

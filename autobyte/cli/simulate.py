@@ -234,7 +234,9 @@ def _show(summary: dict[str, Any], run: "Simulation", config: "Config", trace: P
         f"{whose}link busy {percent(summary['workers'][0]['utilisation'])} of the time"
     )
     stalls = sorted(summary["layers"], key=lambda layer: -layer["stall_s"])[:5]
-    waits = ", ".join(f"{layer['name']} {format_seconds(layer['stall_s'])}" for layer in stalls if layer["stall_s"])
-    print_line(f"{whose}forward waits most for: {waits or 'nothing'}")
+    waits = ", ".join(
+        f"'{layer['name']}' ({format_seconds(layer['stall_s'])})" for layer in stalls if layer["stall_s"]
+    )
+    print_line(f"{whose}forward waits most for layers {waits}" if waits else f"{whose}forward waits for nothing")
     if trace is not None:
         print_line(f"trace written to {trace}; open it at https://ui.perfetto.dev")

@@ -126,9 +126,14 @@ def compare(
         what was found; the same arguments find the same.
 
     Raises:
-        InputError: an unknown name, a count below 1, or arguments that do not go together.
+        InputError: no job, an unknown name, a count below 1, or arguments that do not go together.
         FileError: `results` holds another comparison.
     """
+    if not isinstance(job, Job):
+        raise InputError(f"job must be a Job, got {job!r}: say Job(load('vgg16'), Cluster.uniform(8, 1.25e9))")
+    for name, given_names in (("tuners", tuners), ("policies", policies)):
+        if isinstance(given_names, str):
+            raise InputError(f"{name} must be a list of names, got '{given_names}': say ['{given_names}']")
     if policies is not None:
         given = {"tuners": tuners, "space": space, "results": results, "storage": storage}
         wrong = [name for name, value in given.items() if value]

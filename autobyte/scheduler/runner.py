@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from autobyte.scheduler.block import Block, Collective
-from autobyte.scheduler.core import Core
+from autobyte.scheduler.core import BlockState, Core
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.plan import Plan
 from autobyte.trace import BlockSpan, TimeSource, Trace
 
+LATEST = 64  # blocks that are remembered for messages
 AT_ONCE = 0.05  # part of a block's time, from when it is sent, in which the next one may start before it is in place
 
 
@@ -29,6 +30,20 @@ class Passage(NamedTuple):
     seconds: float
     alone: bool
     in_flight: int = 0
+
+
+class BlockTimes(NamedTuple):
+    """When a block of a plan started, left this rank, and was in place (s); None is not yet.
+
+    `step` counts the steps that were over before.
+    """
+
+    plan: Plan
+    step: int
+    block: Block
+    start_s: float
+    sent_s: float | None
+    done_s: float | None
 
 
 class Runner:
@@ -69,6 +84,7 @@ class Runner:
         self._emptying = threading.Lock()
         self._at_boundary = True
         self._broken = False  # a block has failed
+        self._latest: deque[tuple[Plan, int, Block, float, float, float]] = deque(maxlen=LATEST)  # that were done
         self._since_s = 0.0  # when a block was done last, or the first of those under way started
         self.passages: deque[Passage] = deque(maxlen=4096)
         self._load(plan)
@@ -87,6 +103,29 @@ class Runner:
     def under_way(self) -> list[int]:
         """Blocks that were started and are not done, for messages."""
         return [index for index, flying in enumerate(self._flying) if flying]
+
+    @property
+    def latest(self) -> list[BlockTimes]:
+        """Blocks that were done last, then those under way, as they started; 64 at most."""
+        core, plan = self._core, self._plan
+        flying = [
+            BlockTimes(
+                plan,
+                core.step,
+                plan.tiling.blocks[index],
+                self._start_s[index],
+                self._sent_s[index] if core.state(index) is BlockState.SENT else None,
+                None,
+            )
+            for index in sorted(self.under_way, key=lambda index: self._start_s[index])[:LATEST]
+        ]
+        done = [BlockTimes(*times) for times in self._latest]
+        return done[max(0, len(done) + len(flying) - LATEST) :] + flying
+
+    @property
+    def missing(self) -> list[int]:
+        """The tensors that are not ready yet in this step, for messages."""
+        return self._core.missing
 
     def ready(self, tensor: int) -> None:
         """A gradient is complete on this rank."""
@@ -155,6 +194,8 @@ class Runner:
         passage = Passage(nbytes, passed_s, alone, self._beside[block.index])
         self.passages.append(passage)  # blocks may end in another order than they started in
         self._since_s = now
+        index = block.index
+        self._latest.append((self._plan, self._core.step, block, self._start_s[index], self._sent_s[index], now))
         self._under_way -= 1
         self._flying[block.index] = False
         self._record(block, now)

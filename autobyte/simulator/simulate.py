@@ -49,11 +49,13 @@ def simulate(
         trace: record spans.
 
     Raises:
-        InputError: a job without a config, a plan with one, fewer than one iteration, or a scenario that changes the
-            number of workers.
+        InputError: no job, a job without a config, a plan with one, fewer than one iteration, or a scenario that
+            changes the number of workers.
 
     >>> simulate(job, Config(4_000_000, 16_000_000)).samples_per_s
     """
+    if not isinstance(job, Job | Plan) or not isinstance(config, Config | None):
+        raise InputError(f"say simulate(Job(…), Config(…)), got {job!r} and {config!r}")
     if isinstance(job, Plan) != (config is None):
         raise InputError("say simulate(job, config), or simulate(plan)")
     plan = job if isinstance(job, Plan) else make_plan(job, config or BYTESCHEDULER_DEFAULT)

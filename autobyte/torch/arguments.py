@@ -15,6 +15,7 @@ from autobyte.scheduler.policies import POLICIES
 from autobyte.tuners import TUNERS
 
 AUTO, BYTESCHEDULER = "auto", "bytescheduler"
+TINY, MOST_BLOCKS = 1000, 100_000  # bytes of a partition; beyond, a step takes minutes
 HALVES: dict[Any, Any] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -58,6 +59,21 @@ def check(
     if not isinstance(config, Config):
         raise InputError(f"config must be a Config or a kept file, got {config!r}")
     check_policy(policy, config)
+    _check_size(model, config)
+
+
+def _check_size(model: nn.Module, config: Config) -> None:
+    """Refuse a partition of a few bytes, which was probably meant to be megabytes.
+
+    Raises:
+        InputError: it is below 1000 bytes, and cuts the model into more than 100,000 blocks.
+    """
+    size, nbytes = config.partition_bytes, sum(each.nbytes for each in model.parameters() if each.requires_grad)
+    if size < TINY and nbytes > MOST_BLOCKS * size:
+        raise InputError(
+            f"config= has partitions of {size} bytes, which make {nbytes // size:,} blocks of "
+            f"'{type(model).__name__}'; write Config({size} * 2**20, …) if you mean MiB"
+        )
 
 
 def check_policy(policy: str, config: Config) -> None:
@@ -94,3 +110,15 @@ def check_space(space: object, *, tuner: str | None, policy: str, config: Config
         raise InputError(
             f"config= is {config.label}, which is not in space=: begin with one that the tuner may choose"
         )
+
+
+def check_diagnostics(folder: object) -> None:
+    """Look at where files about failures shall go.
+
+    Raises:
+        InputError: it is no folder, and cannot become one.
+    """
+    if folder is not None and not isinstance(folder, bool | str | Path):
+        raise InputError(f"diagnostics must be a folder, True or None, got {folder!r}")
+    if isinstance(folder, str | Path) and Path(folder).exists() and not Path(folder).is_dir():
+        raise InputError(f"diagnostics= is '{folder}', which is no folder: name one for what is known of a failure")

@@ -97,3 +97,6 @@ class Off:
 
     def accompany(self) -> None:
         """Ranks that still have inputs need nothing of this one."""
+
+    def follow(self, source: int) -> None:
+        """Every rank has learned on its own."""

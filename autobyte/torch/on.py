@@ -16,6 +16,7 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
 from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
@@ -95,10 +96,11 @@ class On:
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
         self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
-        if not self._hooked and (search is not None or on_window is not None):
-            log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
+        self._times: LayerTimes | None = None  # once layers are known
         if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
+        else:
+            self._warn_untuned()
         self._watch: list[RemovableHandle] = []
         if self._hooked:
             self._watch = [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
@@ -317,6 +319,14 @@ class On:
         log.info(
             "updates happen in step(), not layer by layer: the model was compiled after the optimizer was wrapped"
         )
+        if self._times is None:
+            self._warn_untuned()
+        else:
+            self._times.begin()  # of a pass that is never seen: what was measured before counts on
+
+    def _warn_untuned(self) -> None:
+        if self._search is not None or self._callback is not None:
+            log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
         self._calls.setdefault(module)
@@ -339,6 +349,7 @@ class On:
             adviser = None
             if self.training.rank == 0:
                 adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
+            self._times = times
             self._measure(layers, times)
             self._online = Online(self.training, layers, times, adviser, self._callback)
             self._listeners.tune(self._online)
@@ -371,6 +382,13 @@ class On:
         progress.take()
         progress.end()  # and no window goes on, because the others may leave out an update
         self.zero_grad()
+
+    def follow(self, source: int) -> None:
+        """Take over parameters, buffers, optimizer state and count of steps of a rank. Collective."""
+        self.flush()
+        control = self.training.control
+        share_everything(self._model, self._optimizer, control, source=source)
+        self._steps = control.share(self._steps, source=source)
 
     def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         progress = self.training.progress

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.internals import is_unscaling
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_space
+from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off, is_rank_0
 from autobyte.torch.listening import Listeners
@@ -63,7 +63,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         seed: of the tuner.
         keep: the file that keeps the config that a tuner or `auto` found, for the next training; None keeps nothing.
         record: a folder in which every measured window is kept, for `autobyte collect --add`; None keeps none.
-        engine: `allreduce`, or `ps` for parameter servers on the ranks' hosts.
+        engine: `allreduce`; `ps` for parameter servers on the ranks' hosts; or `ordered`, an all-reduce in which
+            blocks wait for each other on a stream, never on the thread that trains. It stands for a GPU in host
+            memory, and is no faster than `allreduce`.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.
@@ -78,6 +80,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         on_window: called on rank 0 after every window of about ten steps, in the thread that trains, between two
             steps; other ranks do not wait, so it must not call anything collective. One that raises is not called
             again.
+        diagnostics: a folder in which each rank leaves a file when communication fails: the last blocks, the tensors
+            that have not arrived, and where its threads are. The error names the file. True is a folder of the job in
+            the temporary directory; None writes nothing.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -111,6 +116,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         enabled: bool = True,
         verify_steps: int = 0,
         on_window: Callable[[WindowReport], object] | None = None,
+        diagnostics: Path | str | bool | None = True,
     ) -> None:
         Joinable.__init__(self)
         if isinstance(optimizer, DistributedOptimizer):
@@ -120,6 +126,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         )
         if on_window is not None and not callable(on_window):
             raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
+        check_diagnostics(diagnostics)
         check_space(space, tuner=tuner, policy=policy, config=config)
         self._optimizer = optimizer
         self._model = model
@@ -151,6 +158,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             servers=servers,
             listener=listeners,
             average=getattr(model, "autobyte_average", True),
+            diagnostics=diagnostics,
         )
         search = partial(Search, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
         self._mode = On(
@@ -298,7 +306,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         if not kwargs.get("divide_by_initial_world_size", True):
             raise InputError("divide_by_initial_world_size=False is not supported: averages are over all ranks")
         control = None if self.training is None else self.training.control
-        return Company(self._model, self._optimizer, control, step=self._accompany, flush=self.flush)
+        return Company(control, step=self._accompany, follow=self._follow)
 
     @property
     def join_device(self) -> torch.device:
@@ -325,6 +333,9 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     def _accompany(self) -> None:
         self._mode.accompany()
+
+    def _follow(self, source: int) -> None:
+        self._mode.follow(source)
 
     def _tell_joined(self) -> bool:
         """Tell ranks whose inputs have ended that a step begins; whether there can be any."""

@@ -16,6 +16,7 @@ from autobyte.cli import run
 from autobyte.comparison import contest as contests
 from autobyte.comparison.oracle import lack
 from autobyte.models import load
+from autobyte.scheduler.policies import POLICIES
 from autobyte.trace import Measurement
 from autobyte.units import format_seconds
 
@@ -242,7 +243,22 @@ def test_workers_that_differ_are_shown_once_they_have_settled(say: Say) -> None:
     assert answer["steps_s"][-1] == pytest.approx(answer["step_s"], rel=1e-3)
     spent = sum(layer["forward_s"] + layer["backward_s"] + layer["stall_s"] for layer in answer["layers"])
     assert spent == pytest.approx(sum(answer["steps_s"]) / len(answer["steps_s"]), rel=0.02)  # nothing else to do
-    assert "worker 0's forward waits most for" in say(*words)[1]
+    assert "worker 0's forward waits most for layers '" in say(*words)[1]
+
+
+def test_doctor_with_a_profile_under_torchrun_speaks_once_and_does_not_fail(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun takes every status but 0 for a failure, and all ranks would print the same."""
+    words = ("doctor", "--profile", PROFILE, "--workers", "1")  # nothing to gain
+    assert say(*words)[0] == 3
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("RANK", "0")
+    status, out, _ = say(*words)
+    assert status == 0 and "keep DDP" in out
+    assert say(*words, "--exit-code")[0] == 3
+    monkeypatch.setenv("RANK", "1")
+    assert say(*words, "--exit-code")[:2] == (0, "")
 
 
 def test_where_there_is_nothing_to_gain_it_says_so(say: Say) -> None:
@@ -347,7 +363,10 @@ class OnesOwn(ByteScheduler):
         ("simulate", "--policy"),
     ],
 )
-def test_a_plugins_policy_runs_as_itself_or_not_at_all(say: Say, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_plugins_policy_runs_as_itself_or_not_at_all(
+    say: Say, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(POLICIES, "_classes", dict(POLICIES._classes))  # other tests look at all there are
     plugin = tmp_path / "mine.py"
     plugin.write_text(ANOTHERS)
     command = [words[0], "--model", PROFILE, "--plugin", plugin, *words[1:]]
@@ -362,6 +381,9 @@ BAD = {
     "unknown model": (("simulate", "--model", "vgg"), "did you mean 'vgg16'?"),
     "a name in capitals": (("simulate", "--model", "VGG16"), "did you mean 'vgg16'?"),
     "unknown policy": (("simulate", "--model", "vgg16", "--policy", "dpd"), "did you mean 'ddp'?"),
+    "a policy that only training has": (("simulate", "--model", "vgg16", "--policy", "auto"), "--policies auto,ddp"),
+    "auto while tuners are compared": (("compare", "--model", "vgg16", "--policy", "auto"), "--policies auto,ddp"),
+    "doctor with a model and one rank": (("doctor", "my.py:make", "--input", "2,3"), "my.py:make --input '2,3'"),
     "unknown knob": (("simulate", "--model", "vgg16", "--knob", "fusio=1"), "did you mean 'fusion'?"),
     "unknown tuner": (("compare", "--model", "vgg16", "--tuners", "default,randm"), "did you mean 'random'?"),
     "unknown architecture": (("simulate", "--model", "vgg16", "--arch", "ring"), "known: allreduce, ps"),

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -93,3 +94,17 @@ def test_report_shows_a_comparison_of_policies(capsys: pytest.CaptureFixture[str
     (tmp_path / "all" / "mine" / "policies.json").write_text("{")
     assert run(["report", str(tmp_path / "all")]) == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("vgg16", ["default"]), r"^job must be a Job, got 'vgg16': say Job\(load\('vgg16'\), "),
+        ((None, "default"), r"^tuners must be a list of names, got 'default': say \['default'\]$"),
+    ],
+    ids=["a name for a job", "a name for a list"],
+)
+def test_a_wrong_kind_of_argument_is_named(words: tuple[Any, Any], told: str) -> None:
+    job, tuners = words
+    with pytest.raises(InputError, match=told):
+        autobyte.compare(job or JOB, tuners)

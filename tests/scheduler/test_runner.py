@@ -371,3 +371,32 @@ def test_a_block_that_comes_back_while_the_next_one_leaves_does_not() -> None:
     rank.at(4.0, rank.engine.sent, 1)
     rank.at(6.0, rank.engine.done, 1)
     assert [each.alone for each in rank.runner.passages] == [False]
+
+
+def test_the_latest_blocks_are_those_done_last_and_those_under_way() -> None:
+    rank = Rank(make_plan(4, 4, credit=8))
+    for step in range(40):
+        rank.now = float(step)
+        rank.runner.ready(1)
+        rank.now += 0.25
+        rank.runner.ready(0)
+        if step < 39:
+            rank.engine.finish(1, 0)
+            rank.runner.end_step()
+    rank.now = 39.5
+    rank.engine.sent(1)
+    latest = rank.runner.latest
+    assert len(latest) == 64
+    assert [(each.step, each.block.index) for each in latest[-4:]] == [(38, 1), (38, 0), (39, 1), (39, 0)]
+    assert [each[3:] for each in latest[-3:]] == [(38.25, 38.25, 38.25), (39.0, 39.5, None), (39.25, None, None)]
+    rank.engine.done(1)
+    assert [(each.block.index, each.done_s) for each in rank.runner.latest[-2:]] == [(1, 39.5), (0, None)]
+
+
+def test_of_many_blocks_under_way_those_that_started_first_are_the_latest() -> None:
+    rank = Rank(make_plan(*[4] * 100))
+    for tensor in reversed(range(100)):
+        rank.now += 1
+        rank.runner.ready(tensor)
+    assert [each.block.index for each in rank.runner.latest] == list(range(99, 35, -1))
+    assert rank.runner.missing == []

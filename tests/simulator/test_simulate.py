@@ -1,6 +1,7 @@
 """The reference against closed forms, and against a brute force that shares no code with it."""
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,3 +243,11 @@ def test_figure_2_a_window_too_large_defeats_priority() -> None:
     steps = {x: simulate(make_plan(job, Config(1_000_000, x * 1_000_000))).mean_s for x in (1, 2, 16)}
     assert steps[2] < steps[1]
     assert steps[2] < steps[16]
+
+
+@pytest.mark.parametrize(
+    ("job", "config"), [("vgg16", Config(1, 1)), (one_layer(1, RING, credit=None).job, "usbyte")]
+)
+def test_a_name_for_a_job_or_a_config_is_refused(job: Any, config: Any) -> None:
+    with pytest.raises(InputError, match=r"^say simulate\(Job\(…\), Config\(…\)\), got "):
+        simulate(job, config)

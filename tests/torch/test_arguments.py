@@ -32,6 +32,15 @@ def test_spaces_that_cannot_be_used(keywords: dict[str, Any], why: str) -> None:
         ab.DistributedOptimizer(adam(model), model, **keywords)
 
 
+def test_a_partition_of_a_few_bytes_is_refused_where_it_makes_too_many_blocks() -> None:
+    model = torch.nn.Linear(1000, 101)
+    why = r"partitions of 4 bytes, which make 101,101 blocks of 'Linear'; write Config\(4 \* 2\*\*20, …\)"
+    with pytest.raises(InputError, match=why):
+        ab.DistributedOptimizer(sgd(model), model, config=Config(4, 16))
+    small = make_mlp()
+    ab.DistributedOptimizer(sgd(small), small, config=Config(4, 16)).close()  # one rank: off
+
+
 def test_wrong_arguments_are_one_line() -> None:
     on_ranks(_wrong_arguments, 2)
 
@@ -51,6 +60,8 @@ def _wrong_arguments(rank: int) -> None:
         ({"tuner": "twin", "budget": 0}, "budget must be at least 1 window, got 0"),
         ({"budget": 5}, "budget=5 is for a tuner, and there is none: say tuner= or policy='auto', too"),
         ({"drift": 0.0}, "drift must be positive, got 0.0"),
+        ({"diagnostics": 3}, "diagnostics must be a folder, True or None, got 3"),
+        ({"diagnostics": __file__}, f"diagnostics= is '{__file__}', which is no folder"),
     ):
         with pytest.raises(InputError) as caught:
             ab.DistributedOptimizer(sgd(module), module, **keywords)

@@ -1,5 +1,6 @@
 """Models of every kind, each beside DDP, or plain training by hand."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -417,6 +418,34 @@ def _compiled_after(rank: int, what: str) -> None:
             outcomes.append(parameters_of(module, optimizer))
     for ours, theirs in zip(outcomes[2:], outcomes[:2], strict=True):
         assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("begin", [0, 4])
+def test_no_layer_is_timed_once_parts_are_compiled(begin: int) -> None:
+    """And the log says so where nothing was measured before."""
+    on_ranks(_timed_no_more, 2, begin, timeout_s=120)
+
+
+def _timed_no_more(rank: int, begin: int) -> None:
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("autobyte").addHandler(handler)
+    mlp = list(make_mlp())
+    module = _Part(*mlp[:2], _Part(*mlp[2:]))
+    model, optimizer = with_ab(module, sgd(module), on_window=print)
+    train(model, optimizer, rank, range(begin))
+    _compile(module, "layer")
+    train(model, optimizer, rank, range(begin, 8))
+    times = optimizer._mode._times
+    if begin:
+        assert times.seconds() is None  # else backward would last from the last pass that was seen until now
+    else:
+        assert times is None
+    assert lines == (
+        [] if begin else ["the model is compiled: nothing is planned or tuned, and on_window= hears nothing"]
+    )
+    optimizer.close()
 
 
 def _compile(module: _Part, what: str) -> None:

@@ -53,7 +53,7 @@ def run(how: str, engine: str, folder: Path, *, ranks: int = 2) -> list[tuple[in
     file = folder / "script.py"
     file.write_text(SCRIPT.format(how=how, engine=engine))
     environ = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-               "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}  # fmt: skip
+               "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}  # fmt: skip
     started = [
         subprocess.Popen(
             [sys.executable, str(file)],

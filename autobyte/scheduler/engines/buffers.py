@@ -39,7 +39,7 @@ class Buffers:
         self._scale = scale
         self._wire_dtype: torch.dtype | None = getattr(torch, wire_dtype) if wire_dtype else None
         self._staging: dict[int, Tensor] = {}
-        self._streams = streams
+        self.streams = streams
         self._complete: list[Event | None] = [None] * tensors  # when a gradient is complete
         self._arrived: list[Event | None] = [None] * tensors  # when the last of its blocks so far is in place
 
@@ -50,8 +50,8 @@ class Buffers:
             InputError: it is sparse, or its elements do not lie next to each other.
         """
         self._flat[tensor] = put = flat(gradient)
-        if self._streams is not None:
-            self._complete[tensor] = self._streams.mark(put)
+        if self.streams is not None:
+            self._complete[tensor] = self.streams.mark(put)
 
     @property
     def averages(self) -> bool:
@@ -81,8 +81,8 @@ class Buffers:
     def follow(self, tensor: int) -> None:
         """Let what the model's stream is given next wait for a tensor's sums, which are on their way."""
         event = self._arrived[tensor]
-        if event is not None and self._streams is not None:
-            self._streams.wait(event)
+        if event is not None and self.streams is not None:
+            self.streams.wait(event)
 
     def recut(self) -> None:
         """Let go of staging: blocks are cut in another way from now on, and none is under way."""

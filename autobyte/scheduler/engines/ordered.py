@@ -12,7 +12,7 @@ from autobyte.internals import gather_options
 from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
-from autobyte.scheduler.engines.streams import Event, Streams
+from autobyte.scheduler.engines.streams import Event
 
 Segments = tuple[Segment, ...]
 
@@ -25,17 +25,15 @@ class Ordered(Engine):
     the order in which they are enqueued, which every rank must keep.
 
     Args:
-        buffers: where the gradients lie; made with the same streams.
-        streams: of the device.
+        buffers: where the gradients lie, with the streams of their device.
         backend: the ranks, made for this engine alone.
         abort: ends what is under way when a rank is lost; called at most once.
     """
 
-    def __init__(
-        self, buffers: Buffers, streams: Streams, backend: Any, *, abort: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, buffers: Buffers, backend: Any, *, abort: Callable[[], None] = lambda: None) -> None:
+        assert buffers.streams is not None
         self._buffers = buffers
-        self._streams = streams
+        self._streams = buffers.streams
         self._backend = backend
         self._abort = abort
         self._size = int(backend.size())

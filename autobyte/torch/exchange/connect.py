@@ -109,9 +109,10 @@ class _Meeting:
 
     def describe(self, error: Exception) -> str:
         """Why it failed, and whom it waited for."""
-        if not isinstance(error, TimeoutError):
-            return str(error)
         what = ", ".join(self._waits) or "the store at which the ranks met"
+        if not isinstance(error, TimeoutError):
+            system = getattr(error, "errno", None) is not None  # it does not say whom it is about
+            return f"{error}, while it waited for {what}" if system else str(error)
         told = [f"waited {self._timeout.total_seconds():g} s for {what}"]
         if self._imposters:
             who = ", ".join(map(str, sorted(self._imposters)))
@@ -132,11 +133,15 @@ class _Meeting:
             self._here = {worker: asyncio.Event() for worker in self._to_come}
             letting_in = asyncio.create_task(self._let_in(listener))
             try:
-                for worker, here in self._here.items():
-                    with self._waiting(f"worker rank {worker} to connect"):
-                        await here.wait()
+                await asyncio.gather(*(self._come(worker) for worker in self._to_come))
             finally:
                 letting_in.cancel()
+                # else the loop would watch a closed descriptor, which the next socket may get
+                await asyncio.gather(letting_in, return_exceptions=True)
+
+    async def _come(self, worker: int) -> None:
+        with self._waiting(f"worker rank {worker} to connect"):
+            await self._here[worker].wait()
 
     async def _let_in(self, listener: socket.socket) -> None:
         guests: dict[asyncio.Task[None], None] = {}  # in the order in which they came
@@ -147,11 +152,14 @@ class _Meeting:
                 except OSError:  # it is gone already, or too many files are open
                     await asyncio.sleep(POLL_S)
                     continue
-                if len(guests) == GUESTS:
-                    next(iter(guests)).cancel()
                 guest = asyncio.create_task(self._admit(sock))
                 guests[guest] = None
-                guest.add_done_callback(guests.pop)
+                guest.add_done_callback(lambda over: guests.pop(over, None))
+                if len(guests) > GUESTS:
+                    first = next(iter(guests))
+                    first.cancel()
+                    del guests[first]
+                await asyncio.sleep(0)  # who has to go, goes before the next one comes
         finally:
             for guest in guests:
                 guest.cancel()

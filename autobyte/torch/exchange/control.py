@@ -16,6 +16,7 @@ from autobyte.errors import AutoByteError
 from autobyte.internals import own_gloo
 from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.torch.exchange.deadline import Deadline
+from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.rollcall import LONG_S, POLL_S, RollCall
 
 AFTER_GLOO = timedelta(seconds=1)  # gloo's own message comes first, and says more
@@ -34,6 +35,7 @@ class Control:
         ranks: the processes that take part, as torchrun numbers them: so messages name them.
         timeout: after which a call fails.
         step: where training is, for messages.
+        diagnostics: hears of failures.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class Control:
         ranks: Sequence[int],
         timeout: timedelta,
         step: Callable[[], int] = lambda: 0,
+        diagnostics: Diagnostics | None = None,
     ) -> None:
         self.rank, self.size = rank, len(ranks)
         self.ranks = list(ranks)
         self.rollcall = RollCall(name, rank=self.ranks[rank], ranks=ranks)
+        self.diagnostics = diagnostics or Diagnostics(None, rank=self.ranks[rank])
         self._step = step
         self._timeout = timeout
         self._backend = self.meet(
@@ -122,9 +126,10 @@ class Control:
                 f"rank {self.global_rank}, step {self._step()}: {call} is collective, and rank "
                 f"{', '.join(map(str, missing))} did not take part: call it on every rank, or before wrapping"
             )
+            self.diagnostics.capture()
             self.rollcall.alarm(why)
-            self.rollcall.absent()  # the others hear it before this rank, and perhaps the store, is gone
-            raise CommunicationError(why)
+            others = self.rollcall.absent()  # the others hear it before this rank, and perhaps the store, is gone
+            raise CommunicationError(why + self.diagnostics.write(why, others, self.rollcall.heard))
 
     def same(self, value: str) -> bool:
         """Whether all ranks have the same."""
@@ -165,11 +170,6 @@ class Control:
         work = self._backend.allreduce([counts], options)
         return Tally(counts, lambda: self._run(work, "count missing gradients"))
 
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        self.rollcall.issued += 1
-        self._run(self._backend.barrier(), "meet")
-
     def close(self, *, idle: bool) -> None:
         """Let go of the backend.
 
@@ -199,8 +199,10 @@ class Control:
 
     def _failed(self, what: str, error: Exception) -> CommunicationError:
         why = f"rank {self.global_rank}, step {self._step()}: could not {what}: {first_line(error)}"
+        self.diagnostics.capture()
         self.rollcall.alarm(why)
-        return CommunicationError(f"{why}; {self.rollcall.absent()}")
+        others = self.rollcall.absent()
+        return CommunicationError(f"{why}; {others}{self.diagnostics.write(why, others, self.rollcall.heard)}")
 
 
 def _is_over(work: Any, patience_s: float) -> bool:

@@ -194,12 +194,13 @@ class Exchange:
     def start_over(self) -> None:
         """All ranks have loaded one checkpoint: it does not matter any more who left out an update before.
 
+        What was announced stays: who has announced something waits until all ranks have looked at it.
+
         Raises:
             CommunicationError: averages can no longer be made.
         """
         self._session.check()
         self._tally = None
-        self._tallies.clear()
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""

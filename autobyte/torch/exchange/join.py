@@ -19,26 +19,15 @@ class Company(JoinHook):
     the optimizer's state behind: the next epoch then drives ranks apart.)
 
     Args:
-        model, optimizer: the user's.
         control: of the training; None where AutoByte is off.
         step: does the communication of one step, with nothing to send.
-        flush: takes the updates that are due.
+        follow: takes over what a rank has learned, which is named by its place in the group. Collective.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        control: Control | None,
-        *,
-        step: Callable[[], None],
-        flush: Callable[[], None],
-    ) -> None:
-        self._model = model
-        self._optimizer = optimizer
+    def __init__(self, control: Control | None, *, step: Callable[[], None], follow: Callable[[int], None]) -> None:
         self._control = control
         self._step = step
-        self._flush = flush
+        self._follow = follow
 
     def main_hook(self) -> None:
         """The others do a step."""
@@ -48,9 +37,8 @@ class Company(JoinHook):
         """All inputs have ended: follow the highest rank among those whose inputs ended last."""
         if self._control is None:
             return
-        self._flush()
         last = self._control.gather(torch.tensor([is_last_joiner], dtype=torch.uint8, device="cpu")).flatten()
-        share_everything(self._model, self._optimizer, self._control, source=int(last.nonzero().max()))
+        self._follow(int(last.nonzero().max()))
 
 
 @torch.no_grad()

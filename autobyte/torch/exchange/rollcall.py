@@ -1,9 +1,11 @@
 """Who is still there, asked when something has failed: through the store at which the ranks met."""
 
+import atexit
 import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
 from torch.distributed.distributed_c10d import PrefixStore
@@ -14,9 +16,13 @@ from autobyte.torch.exchange.secret import signed, unsigned
 
 log = logging.getLogger("autobyte")
 
+_ending = threading.Event()  # the process ends
+_threads: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+
 LONG_S = 1.0  # after which a wait asks whether another rank has failed
 PATIENCE_S = 3.0  # for those who find out a little later
 POLL_S = 0.1
+PARTING_S = 1.0  # that threads are waited for when the process ends: a store whose host is stopped never answers
 STALL_S = 10.0  # after which the log says who is silent
 AGAIN_S = 60.0  # before the next such line
 ANSWER_S = 1.5  # for those who listen, too
@@ -46,9 +52,12 @@ class RollCall:
         self._stall_s = stall_s
         self._told_s = -AGAIN_S
         self._raised = False
+        self._said = ""
+        self.heard = ""  # the alarm of another rank
         self._calls = 0  # that needed all ranks at once
         self.issued = 0  # collectives, in the order that all ranks keep
-        self._listening = threading.Event()
+        self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
+        self._over.set()
 
     def include(self, servers: Sequence[int]) -> None:
         """Ask servers that do not train, too; they listen all the time."""
@@ -63,7 +72,7 @@ class RollCall:
             patience_s: how long to wait until the store knows it, for a process that may end right after this (s).
         """
         if not self._raised:
-            self._raised = True
+            self._raised, self._said = True, message
             _in_thread(lambda: self._raise(message)).join(patience_s)
 
     def listen(
@@ -76,31 +85,31 @@ class RollCall:
             where: tells for a line in the log what this rank waits for; None on one that waits for nobody.
             every_s: how often to look (s).
         """
-        if self._listening.is_set():
+        if not self._over.is_set():
             return
-        self._listening.set()
-
-        stalled_s = time.monotonic() + self._stall_s - LONG_S
+        over = self._over = threading.Event()
+        began_s = time.monotonic() - LONG_S
 
         def poll() -> None:
             self._store.set(f"at{self._rank}", str(self.issued))
             answered = 0
-            while self._listening.is_set():
+            while not (over.is_set() or _ending.is_set()):
                 if self._store.check(["alarm"]):
                     message = unsigned(bytes(self._store.get("alarm")))
                     if message is not None:  # else a stranger's
+                        self.heard = message
                         heard(message)
-                    break
+                        break
                 answered = self._answer(answered)
-                if where is not None and time.monotonic() >= max(stalled_s, self._told_s + AGAIN_S):
-                    self._tell(where)
-                time.sleep(every_s)
+                if where is not None and time.monotonic() >= max(began_s + self._stall_s, self._told_s + AGAIN_S):
+                    self._tell(where, over, began_s)
+                over.wait(every_s)
 
         _in_thread(poll)
 
     def ignore(self) -> None:
         """Listen no more."""
-        self._listening.clear()
+        self._over.set()
 
     def meet(self, deadline: Deadline) -> list[int]:
         """Wait until all ranks are at this call, which scripts may make on one rank alone.
@@ -132,6 +141,9 @@ class RollCall:
         silent: list[list[int]] = []
 
         def hear() -> None:
+            if self._store.check(["alarm"]):
+                first = unsigned(bytes(self._store.get("alarm")))
+                self.heard = first if first and first != self._said else self.heard
             until = time.monotonic() + PATIENCE_S
             while not silent or (silent[-1] and time.monotonic() < until):
                 silent.append([other for other in self._others if not self._store.check([f"rank{other}"])])
@@ -151,21 +163,22 @@ class RollCall:
             self._store.set(f"hears{self._rank}", str(asked))
         return asked
 
-    def _tell(self, where: Callable[[], str]) -> None:
-        """Ask who listens, and log who does not."""
+    def _tell(self, where: Callable[[], str], over: threading.Event, began_s: float) -> None:
+        """Ask who listens, and log who does not, unless the wait is over by then."""
         self._told_s = time.monotonic()
+        waited_s = int(self._told_s - began_s)
         number, silent = self._store.add("stalls", 1), self._others
 
         def hears(rank: int) -> bool:
             return self._store.check([f"hears{rank}"]) and int(self._store.get(f"hears{rank}")) >= number
 
-        while silent and time.monotonic() < self._told_s + ANSWER_S:
+        while silent and time.monotonic() < self._told_s + ANSWER_S and not (over.is_set() or _ending.is_set()):
             self._answer(0)  # others ask at about the same time
             silent = [rank for rank in silent if not hears(rank)]
             time.sleep(POLL_S)
-        if self._listening.is_set():
+        if not (over.is_set() or _ending.is_set()):
             who = self._no_word(silent) if silent else "all others wait, too, or serve"
-            log.warning("%s for %g s; %s", where(), self._stall_s, who)
+            log.warning("%s for %d s; %s", where(), waited_s, who)
 
     def _no_word(self, silent: Sequence[int]) -> str:
         named = [f"{rank} (a server)" if rank in self._servers else str(rank) for rank in silent]
@@ -173,7 +186,9 @@ class RollCall:
 
     def _raise(self, message: str) -> None:
         self._store.set(f"rank{self._rank}", "here")
-        self._store.compare_set("alarm", "", signed(message).decode())
+        first = self._store.compare_set("alarm", "", signed(message).decode())
+        if unsigned(bytes(first)) is None:  # a stranger's
+            self._store.set("alarm", signed(message).decode())
 
 
 def _in_thread(action: Callable[[], None]) -> threading.Thread:
@@ -182,5 +197,15 @@ def _in_thread(action: Callable[[], None]) -> threading.Thread:
             action()
 
     thread = threading.Thread(target=run, name="autobyte-rollcall", daemon=True)
+    _threads.add(thread)
     thread.start()
     return thread
+
+
+@atexit.register
+def _end() -> None:
+    """Let threads come back from the store: one that is in there while the interpreter ends may crash the process."""
+    _ending.set()
+    until_s = time.monotonic() + PARTING_S
+    for thread in list(_threads):
+        thread.join(max(0.0, until_s - time.monotonic()))

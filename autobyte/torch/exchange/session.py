@@ -10,9 +10,9 @@ from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.runner import Runner
 from autobyte.torch.exchange.control import CommunicationError, first_line
+from autobyte.torch.exchange.diagnostics import Diagnostics, format_blocks, format_tensors
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.rollcall import LONG_S, RollCall
-from autobyte.trace import Trace
 
 
 class Session:
@@ -25,7 +25,7 @@ class Session:
         timeout: after which a wait fails.
         progress: where training is.
         rollcall: tells which rank is to blame for a failure.
-        trace: where blocks are recorded, if anywhere.
+        diagnostics: hears of the first failure.
     """
 
     def __init__(
@@ -36,14 +36,16 @@ class Session:
         rank: int,
         timeout: timedelta,
         progress: Progress,
-        rollcall: RollCall | None = None,
-        trace: Trace | None = None,
+        rollcall: RollCall,
+        diagnostics: Diagnostics | None = None,
     ) -> None:
         self.plan = plan
         self._engine = engine
         self._rank = rank
         self.progress = progress
-        self._rollcall = rollcall
+        self._rollcall: RollCall | None = rollcall  # until the error says who is silent
+        self._diagnostics = diagnostics or Diagnostics(None, rank=rank)
+        self._diagnostics.include(self._state)
         self.timeout_s = timeout.total_seconds()
         self._error: CommunicationError | None = None
         self._changed = threading.Condition()
@@ -56,7 +58,6 @@ class Session:
             clock=time.perf_counter,
             arrived=self._on_arrived,
             failed=self.fail_block,
-            trace=trace,
             rank=rank,
         )
         progress.follow(self.runner)
@@ -134,8 +135,11 @@ class Session:
         """Raise what has gone wrong, if anything has, and say which rank is silent."""
         if self._error is None:
             return
-        if self._rollcall is not None:
-            self._error = CommunicationError(f"{self._error}; {self._rollcall.absent()}")
+        rollcall = self._rollcall
+        others = [] if rollcall is None else [rollcall.absent(), rollcall.heard]
+        where = self._diagnostics.write(str(self._error), *others)
+        if others or where:
+            self._error = CommunicationError("; ".join([str(self._error), *others[:1]]) + where)
             self._rollcall = None  # once is enough
         raise self._error
 
@@ -146,11 +150,14 @@ class Session:
             error: what has gone wrong.
             names_silent: its message says which rank is silent: nobody is asked.
         """
+        if self._error is None:
+            self._diagnostics.capture()
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
-        if self._rollcall is not None:
-            self._rollcall.alarm(str(error))
+        rollcall = self._rollcall  # another thread may let go of it
+        if rollcall is not None:
+            rollcall.alarm(str(error))
             if names_silent:
                 self._rollcall = None
 
@@ -181,6 +188,18 @@ class Session:
         late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
         what = f"tensor '{self._name(late[0])}' has not arrived" if late else "all tensors have arrived"
         return self._failure(f"{what}; {why}")
+
+    def _state(self) -> str:
+        """What has been under way, for whoever looks into a failure."""
+        names, here = self.plan.job.gradients.names, set(self.runner.missing)
+        late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
+        blocks = format_blocks(self.runner.latest, time.perf_counter())
+        tensors = format_tensors([names[tensor] for tensor in late], here=[tensor not in here for tensor in late])
+        return (
+            f"last blocks of {len(self.plan.tiling)} in the plan, {len(self.runner.under_way)} of them under way; "
+            f"times are milliseconds, and 0 is the failure:\n{blocks}\n\n"
+            f"tensors that have not arrived: {len(late)} of {len(names)}\n{tensors}"
+        )
 
     def _waits(self) -> str:
         late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,13 +34,14 @@ from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
+from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.exchange import Exchange, Listener
+from autobyte.torch.exchange.lookout import Lookout
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.secret import VARIABLE, mark
 from autobyte.torch.exchange.session import Session
-from autobyte.torch.exchange.watch import Watch
 from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
 
 log = logging.getLogger("autobyte")
@@ -113,6 +115,7 @@ class Training:
         order: `planned`, all ranks start blocks in a sequence made beforehand; `leader`, as rank 0 picks them.
         listener: hears of gradients.
         average: whether sums are divided by the number of ranks.
+        diagnostics: the folder for what is known of a failure; True is the job's own, None is none.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class Training:
         servers: Sequence[int] | None,
         listener: Listener,
         average: bool = True,
+        diagnostics: Path | str | bool | None = None,
     ) -> None:
         connector(engine)  # known?
         if wire_dtype is not None and wire_dtype not in WIRE:
@@ -153,8 +157,15 @@ class Training:
         self.engine = engine
         self.config = config or DEFAULT
         self.progress = Progress()
+        known = Diagnostics(diagnostics, rank=self.ranks[self.rank])
+        known.include(self._state)
         self.control = Control(
-            self.name, rank=self.rank, ranks=self.ranks, timeout=timeout, step=lambda: self.progress.travelling
+            self.name,
+            rank=self.rank,
+            ranks=self.ranks,
+            timeout=timeout,
+            step=lambda: self.progress.travelling,
+            diagnostics=known,
         )
         parameters = self._trained(optimizer, model)
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
@@ -175,9 +186,11 @@ class Training:
         self._cannot_halve = ""  # why there is nothing that moves halves of all-reduces
         self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
         scale = 1 / self.size if average else None
-        self.streams = STREAMS[engine](parameters, timeout) if engine in STREAMS else None
         self.buffers = Buffers(
-            tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype, streams=self.streams
+            tensors=len(parameters),
+            scale=scale,
+            wire_dtype=self.job.wire_dtype,
+            streams=STREAMS[engine](parameters, timeout) if engine in STREAMS else None,
         )
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
@@ -187,13 +200,21 @@ class Training:
         if order == LEADER:
             transport = _led(self, transport, timeout)
         rank, rollcall = self.control.global_rank, self.control.rollcall
-        self.session = Session(plan, transport, rank=rank, timeout=timeout, progress=self.progress, rollcall=rollcall)
-        self._watch = Watch(self.session, transport) if isinstance(transport, Ordered) else None
+        self.session = Session(
+            plan,
+            transport,
+            rank=rank,
+            timeout=timeout,
+            progress=self.progress,
+            rollcall=rollcall,
+            diagnostics=known,
+        )
+        self._lookout = Lookout(self.session, transport) if isinstance(transport, Ordered) else None
         self.exchange = Exchange(
             parameters,
             self.session,
             self.buffers,
-            Mirrors({} if self.streams else parameters, failed=self._on_failed_copy),
+            Mirrors({} if engine in STREAMS else parameters, failed=self._on_failed_copy),
             self.control,
             listener=listener,
             accumulation=accumulation,
@@ -236,7 +257,7 @@ class Training:
             if not self._cannot_halve:
                 raise
             if not known:
-                log.warning("the config in force stays, because %s cannot be used: %s", config.label, error)
+                log.warning("the config in force stays, because %s cannot be used: %s", config.full_label, error)
             return
         self.job, self.config, self._order = job, config, None if order is None else list(order)
         self.exchange.use(plan)
@@ -323,9 +344,18 @@ class Training:
     def close(self) -> None:
         """Let go of hooks, threads and sockets."""
         ended = self.exchange.remove()
-        if self._watch is not None:
-            self._watch.close()
+        if self._lookout is not None:
+            self._lookout.close()
         self.control.close(idle=self.session.close(ended=ended))
+
+    def _state(self) -> str:
+        progress = self.progress
+        return (
+            f"step {progress.travelling} travels; {progress.steps} steps were closed, the last one is "
+            f"{progress.phase.value}\n"
+            f"config: {self.config}\nengine {self.engine}, order {self.order}, ranks {self.ranks}"
+            + (f", servers {self.servers}" if self.engine == "ps" else "")
+        )
 
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
@@ -433,8 +463,7 @@ def _ordered(training: Training, timeout: timedelta) -> Engine:
     def make() -> Any:
         return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
 
-    assert training.streams is not None
-    return Ordered(training.buffers, training.streams, training.control.meet(make))
+    return Ordered(training.buffers, training.control.meet(make))
 
 
 Connect = Callable[[Training, timedelta], Engine]

@@ -139,6 +139,7 @@ class Updates:
         if trained != self._trained:
             self._trained = trained
             self._divide(groups)
+        self._former.forget()  # of a step whose update failed half-way in the optimizer
         for layer in self._layers:
             layer.plan(self._averages.missing)
         self._due = len(self._layers)

@@ -99,7 +99,7 @@ def probe(spec: Spec) -> Iterator[Row]:
     control = Control("probe", rank=rank, ranks=range(ranks), timeout=TIMEOUT)
     for name in spec.engines:
         buffers = Buffers(tensors=len(spec.sizes) * spec.in_flight, scale=None)
-        engine = PROBED[name](buffers, rank, ranks)
+        engine = PROBED[name](buffers, rank, ranks, max(spec.sizes))
         for place, size in enumerate(spec.sizes):
             count = size // ITEMSIZE[spec.dtype]
             blocks, tensors = [], []
@@ -151,22 +151,24 @@ def _ignore(block: Block) -> None:
     """Credit does not matter here."""
 
 
-def _all_reduce(buffers: Buffers, rank: int, ranks: int) -> Engine:
+def _all_reduce(buffers: Buffers, rank: int, ranks: int, _largest: int) -> Engine:
     return AllReduce(buffers, own_gloo("probe/allreduce", rank=rank, size=ranks, timeout=TIMEOUT))
 
 
-def _servers(buffers: Buffers, rank: int, ranks: int) -> Engine:
+def _servers(buffers: Buffers, rank: int, ranks: int, largest: int) -> Engine:
     everybody = range(ranks)
     return ParameterServer(
         buffers,
         rank=rank,
         workers=everybody,
         servers=everybody,
-        connect=lambda: connect("probe/ps", rank=rank, workers=everybody, servers=everybody, timeout=TIMEOUT),
+        connect=lambda: connect(
+            "probe/ps", rank=rank, workers=everybody, servers=everybody, timeout=TIMEOUT, largest=largest
+        ),
     )
 
 
-PROBED: dict[str, Callable[[Buffers, int, int], Engine]] = {"allreduce": _all_reduce, "ps": _servers}
+PROBED: dict[str, Callable[[Buffers, int, int, int], Engine]] = {"allreduce": _all_reduce, "ps": _servers}
 
 
 def main(path: str) -> None:

@@ -160,6 +160,7 @@ class Adviser:
         self._epoch = 0  # how often `forget` was called: thoughts of an earlier epoch are dropped
         self.tuning: Tuning | None = None
         self.latest: Window | None = None
+        self.least_s: float | None = None  # the shortest median step of a window
         self.answer: Advice | None = None
         self._costs = BlockCosts()
         self._told = False
@@ -249,6 +250,12 @@ class Adviser:
 
     def _keep(self) -> None:
         """Keep the best config of a search that has not ended, unless it is slower than the first."""
+        audition = self._search.audition if self._search is not None else None
+        if audition is not None and not audition.over:
+            log.info(
+                "training ended before the search did: nothing is kept of this search; configs measured: %d",
+                len(audition.trials),
+            )
         if self.tuning is None or self._search is None or self.latest is None or len(self.trials) < 2:
             return
         first, best = next(iter(self.trials.values())), self.tuning.best
@@ -280,11 +287,14 @@ class Adviser:
         began_s = time.thread_time()
         try:
             self._costs.add(window.config, window.totals)
+            median_s = float(np.median(window.step_s))
+            self.least_s = median_s if self.least_s is None else min(self.least_s, median_s)
             if self._costs.assumed and not self._told:
                 self._told = True
                 log.info(
-                    "too few blocks, or too much alike, to tell what one costs: %g ms is assumed", 1e3 * NOMINAL_S
-                )
+                    "too few blocks, or too much alike, to tell what one costs: until that is measured, plans assume "
+                    "%g ms", 1e3 * NOMINAL_S,
+                )  # fmt: skip
             if self._recording is not None:
                 self._recording.add(self._measured(window), self.measured_job(window).model)
             config = self._choose(window)
@@ -353,6 +363,7 @@ class Adviser:
         step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
         self._begun = True
         job, ended, begun = self.measured_job(window), audition.over, audition.left is not None
+        before = audition.trials.get(window.config)
         chosen = audition.choose(job, window.config, step_s)
         if not begun:
             log.info(
@@ -362,8 +373,11 @@ class Adviser:
         if audition.over and not ended:
             search.finish(job, chosen, audition.trials)
         elif ended and not audition.over:
-            what = window.config.full_label
-            log.info("search begun again: a step under %s takes longer or shorter than it did", what)
+            assert before is not None and step_s is not None, "a winner is compared with what it was"
+            log.info(
+                "search begun again: under %s a step takes %.4g ms now, and took %.4g ms",
+                window.config.full_label, 1e3 * step_s, 1e3 * before.step_s,
+            )  # fmt: skip
         return chosen
 
     def _try(self, window: Window, whole: float = 1.0) -> float:

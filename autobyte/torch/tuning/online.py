@@ -140,9 +140,10 @@ class Online:
         plan = answer.plan
         assert plan.job is not None, "rank 0 answers when it has measured"
         before, step = self._training.config, self._training.progress.steps
-        if self.adviser is not None and before != plan.config:
-            log.info("step %d: %s replaces %s", step, plan.config.full_label, before.full_label)
         self._training.replan(plan.job, plan.config, plan.order)
+        now = self._training.config  # the one before where a rank cannot use the other
+        if self.adviser is not None and before != now:
+            log.info("step %d: %s replaces %s", step, now.full_label, before.full_label)
         self._brief = answer.brief
 
     def _end_window(self) -> None:

@@ -4,7 +4,6 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -36,7 +35,7 @@ class Report:
         cpu_s: spent on choosing and planning (s).
         failure: what went wrong in the tuner, if anything did.
         state: of the search, as `WindowReport` has it.
-        least_s: the shortest of the steps that windows showed, the latest one's median among them (s), None likewise.
+        least_s: the shortest median step of all windows (s), None likewise.
     """
 
     model: str
@@ -115,7 +114,7 @@ class Report:
         if self.link_bytes_per_s is not None:
             lines.append(f"links as blocks saw them {self.link_bytes_per_s * 8e-9:.3g} Gbit/s{self._bound()}")
         if self.tuner is None:
-            lines.append('not tuned: policy="auto" or tuner="twin" does')
+            lines.append('nothing searches: pass policy="auto" or tuner="twin" if it should')
         elif not self.trials:
             lines.append(f"{self.tuner} has not seen a window yet: the first plan is made beside training")
         else:
@@ -184,6 +183,6 @@ def report_on(training: Training, adviser: Adviser | None, *, tuner: str | None,
         link_bytes_per_s=min(job.cluster.up_bytes_per_s) if job is not None else None,
         cpu_s=adviser.cpu_s if adviser is not None else 0.0,
         failure=adviser.failure if adviser is not None else "",
-        state=adviser.state if adviser is not None else "starting",
-        least_s=float(np.median(latest.step_s)) if latest is not None else None,
+        state=adviser.state if adviser is not None else "fixed" if tuner is None else "starting",
+        least_s=adviser.least_s if adviser is not None else None,
     )

@@ -246,13 +246,14 @@ def made_in_time(name: str, make: Callable[[], Tuner], *, patience_s: float = PA
 
     Raises:
         InputError: it cannot be made, or not in time.
+        Exception: what it needs cannot be made.
     """
-    made: queue.SimpleQueue[Tuner | InputError] = queue.SimpleQueue()
+    made: queue.SimpleQueue[Tuner | Exception] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             made.put(make())
-        except InputError as error:
+        except Exception as error:  # raised below, for the caller
             made.put(error)
 
     threading.Thread(target=run, name="autobyte tuner", daemon=True).start()
@@ -260,7 +261,7 @@ def made_in_time(name: str, make: Callable[[], Tuner], *, patience_s: float = PA
         tuner = made.get(timeout=patience_s)
     except queue.Empty:
         raise InputError(f"tuner '{name}' was not made within {patience_s:g} s") from None
-    if isinstance(tuner, InputError):
+    if isinstance(tuner, Exception):
         raise tuner
     return tuner
 

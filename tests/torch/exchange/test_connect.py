@@ -1,5 +1,6 @@
 """Who is let in, and where it is listened."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -20,7 +21,17 @@ import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import default_store
-from autobyte.torch.exchange.connect import CHALLENGE, HELLO, WELCOME, connect, own_address
+from autobyte.torch.exchange.connect import (
+    CHALLENGE,
+    GREETING_S,
+    GUESTS,
+    HELLO,
+    POLL_S,
+    WELCOME,
+    _Meeting,
+    connect,
+    own_address,
+)
 from autobyte.torch.exchange.secret import proof
 
 
@@ -72,6 +83,50 @@ def _pretend(sock: socket.socket, token: bytes) -> bool:
     nonce, _ = CHALLENGE.unpack(sock.recv(CHALLENGE.size, socket.MSG_WAITALL))
     sock.sendall(proof(b"worker", b"crowd", token, hello, nonce, b"0"))
     return sock.recv(1) == WELCOME
+
+
+def test_a_crowd_that_comes_at_once_is_no_more_than_the_guests_there_may_be() -> None:
+    """More than are let in wait already when the listener looks."""
+    with socket.create_server(("127.0.0.1", 0), backlog=5 * GUESTS) as listener, contextlib.ExitStack() as held:
+        listener.setblocking(False)
+        for _ in range(4 * GUESTS):
+            held.enter_context(socket.create_connection(listener.getsockname()))
+        asyncio.run(_crowd(listener, strangers=4 * GUESTS))
+
+
+async def _crowd(listener: socket.socket, *, strangers: int) -> None:
+    meeting = _Meeting.__new__(_Meeting)
+    meeting._strangers, meeting._here = 0, {}
+    letting_in = asyncio.create_task(meeting._let_in(listener))
+    async with asyncio.timeout(GREETING_S / 2):
+        while meeting._strangers < strangers - GUESTS:
+            await asyncio.sleep(POLL_S)
+    letting_in.cancel()
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> PrefixStore:
+    """Of a connection between ranks that this process plays alone."""
+    store = dist.HashStore()
+    monkeypatch.setattr("autobyte.torch.exchange.connect.default_store", lambda: store)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    return PrefixStore("autobyte/alone", store)
+
+
+def test_all_workers_that_do_not_come_are_named(store: PrefixStore) -> None:
+    whom = "waited 0.3 s for worker rank 1 to connect, worker rank 2 to connect$"
+    with pytest.raises(ab.CommunicationError, match=whom):
+        connect("alone", rank=0, workers=[0, 1, 2], servers=[0], timeout=timedelta(seconds=0.3))
+    assert store.check(["server0"])
+
+
+def test_a_server_that_cannot_be_reached_is_named(store: PrefixStore) -> None:
+    store.set("token", "known")
+    store.set("server0", "255.255.255.255 9")
+    with pytest.raises(
+        ab.CommunicationError, match=r"\[Errno \d+\] .*, while it waited for server rank 0 to answer$"
+    ):
+        connect("alone", rank=1, workers=[1], servers=[0], timeout=timedelta(seconds=5))
 
 
 def test_a_stranger_a_second_keeps_nothing_open() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty import (
+    ENGINES,
     at_once,
     make_model,
     said,

@@ -95,5 +95,6 @@ def _scheduled(rank: int) -> None:
             train(model, optimizer, rank, range(step, step + 1))
             scheduler.step()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.9**6)
+    assert optimizer.steps == 6  # which the parameters have taken, on the rank that did four of its own, too
     train(model, optimizer, rank, range(20, 25))
     same_on_all(parameters_of(model, optimizer))

@@ -4,6 +4,8 @@ import logging
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from datetime import timedelta
 
@@ -15,6 +17,7 @@ from ranks import Ranks
 
 import autobyte.torch as ab
 from autobyte.internals import default_store
+from autobyte.torch.exchange import rollcall
 from autobyte.torch.exchange.control import CommunicationError
 
 
@@ -103,6 +106,54 @@ def _stalls(rank: int) -> list[str]:
     return lines
 
 
+def test_a_stall_that_lasts_is_said_again_with_its_length(
+    alone: rollcall.RollCall, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in (("LONG_S", 0.0), ("AGAIN_S", 1.5), ("ANSWER_S", 0.1)):
+        monkeypatch.setattr(rollcall, name, value)
+    alone.listen(lambda _: None, where=lambda: "rank 0, step 5: tensor 'x' has not arrived")
+    until = time.monotonic() + 10
+    while len(caplog.messages) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    alone.ignore()
+    said = [re.fullmatch(r".* has not arrived for (\d+) s; no word from rank 1", line) for line in caplog.messages]
+    first, second = (int(line[1]) for line in said if line is not None)
+    assert 1 <= first < second
+
+
+def test_who_listens_no_more_hears_nothing_though_another_listens(alone: rollcall.RollCall) -> None:
+    early: list[str] = []
+    late: list[str] = []
+    alone.listen(early.append, every_s=0.3)
+    time.sleep(0.1)
+    alone.ignore()
+    alone.listen(late.append, every_s=0.3)
+    rollcall.RollCall("alone", rank=1, ranks=[0, 1]).alarm("rank 1 has failed")
+    time.sleep(1)
+    alone.ignore()
+    assert (early, late) == ([], ["rank 1 has failed"])
+
+
+def test_an_alarm_of_a_stranger_drowns_no_other(alone: rollcall.RollCall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOBYTE_SECRET", "known to the ranks")
+    heard: list[str] = []
+    alone._store.set("alarm", "0" * 64 + "rank 7 has failed")
+    alone.listen(heard.append, every_s=0.05)
+    time.sleep(0.3)
+    rollcall.RollCall("alone", rank=1, ranks=[0, 1]).alarm("rank 1 has failed", patience_s=1.0)
+    time.sleep(0.5)
+    alone.ignore()
+    assert heard == ["rank 1 has failed"]
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> rollcall.RollCall:
+    """Of rank 0, at a store of this process."""
+    store = dist.HashStore()
+    monkeypatch.setattr(rollcall, "default_store", lambda: store)
+    return rollcall.RollCall("alone", rank=0, ranks=[0, 1], stall_s=1.2)
+
+
 def test_a_rank_that_never_comes_is_named() -> None:
     for ranks in at_once(_alone, 2):
         outcomes = ranks.outcomes()
@@ -114,3 +165,19 @@ def test_a_rank_that_never_comes_is_named() -> None:
 def _alone(rank: int, engine: str) -> None:
     if rank == 0:
         wrapped(make_model(), engine)
+
+
+def test_a_thread_that_asks_the_store_is_back_before_the_process_ends() -> None:
+    """Else the interpreter takes away what the store needs, and the process may crash."""
+    script = """
+import time
+from autobyte.torch.exchange import rollcall
+
+def ask():
+    time.sleep(0.3)
+    print("back", flush=True)
+
+rollcall._in_thread(ask)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "back\n"

@@ -68,7 +68,7 @@ def test_a_server_rank_that_is_stopped_is_named_and_ends_after_its_workers() -> 
     outcomes = ranks.outcomes()
     assert time.monotonic() - began < 8
     for rank in (0, 1):
-        assert re.search(r"; no word from rank 3 \(a server\)$", said(outcomes[rank])), outcomes[rank]
+        assert re.search(r"; no word from rank 3 \(a server\); details in \S+$", said(outcomes[rank])), outcomes[rank]
     for rank in (2, 3):
         assert re.match(r"ended|CommunicationError: server rank [23]: ", str(outcomes[rank])), outcomes[rank]
 

@@ -77,6 +77,30 @@ def test_a_layer_is_updated_when_it_is_called_with_those_behind_it_that_have_arr
     assert all(torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True))
 
 
+def test_an_optimizer_that_failed_once_leaves_nothing_that_a_later_undo_brings_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Out of memory, say, and the user goes on with the next batch."""
+    model, updates, averages, expected = stepped()
+    averages.there = {"0.weight"}
+    model[0](torch.ones(1, 2))
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(updates._part, "step", _fail)
+        model[1](torch.ones(1, 2))
+    updates.settle()
+    before = [layer.weight.detach().clone() for layer in model]
+    assert torch.equal(before[0], expected[0])
+    updates.plan()
+    averages.there, averages.failed = set(), True
+    with pytest.raises(ConnectionError):
+        model[2](torch.ones(1, 2))
+    assert all(torch.equal(layer.weight, old) for layer, old in zip(model, before, strict=True))
+
+
+def _fail() -> None:
+    raise MemoryError
+
+
 @pytest.mark.parametrize("there", [{"0.weight"}, {"0.weight", "1.weight"}, {"0.weight", "2.weight"}])
 def test_a_step_whose_averages_never_come_is_undone_on_every_layer(there: set[str]) -> None:
     torch.manual_seed(0)

@@ -1,6 +1,7 @@
 """A plan is made from the first window, and made anew within a window when the job drifts."""
 
 import json
+import logging
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import MeasuredPlan, begin_with, unmeasured
 from autobyte.torch.tuning.advice import NOTICE, Advice, Adviser, Window
 from autobyte.torch.tuning.kept import Kept, Trial
+from autobyte.torch.tuning.report import report_on
 from autobyte.torch.tuning.search import Search
 from autobyte.tuners.fixed import Default
 from autobyte.tuning import BRIEF, WARMUP, WINDOW, Tuning
@@ -212,6 +214,29 @@ def follow(adviser: Adviser, config: Config, windows: int, *, slower: float = 1.
         config = config if answer is None else answer.plan.config
         used.append(config)
     return used
+
+
+def test_the_log_says_how_much_a_step_has_changed_and_that_a_search_was_cut_short(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "autobyte")
+    training, layers = make_training()
+    adviser = Adviser(
+        training, layers, Search(training, tuner=None, space=None, budget=None, seed=0, keep=tmp_path / "kept.toml")
+    )
+    chosen = follow(adviser, CONFIG, 25)[-1]
+    follow(adviser, chosen, 4, slower=1.5)
+    assert f"under {chosen.full_label} a step takes 30 ms now, and took 20 ms" in caplog.text
+    adviser.part()
+    assert "training ended before the search did: nothing is kept of this search" in caplog.text
+
+
+def test_the_shortest_step_of_all_windows_is_known_where_nothing_searches(adviser: Adviser) -> None:
+    for step_s in (0.03, 0.01, 0.02):
+        heard(adviser, replace(window(), step_s=np.full(10, step_s)))
+    assert adviser.least_s == pytest.approx(0.01)
+    training: Any = adviser._training
+    assert report_on(training, adviser, tuner=None, default=CONFIG).least_s == pytest.approx(0.01)
 
 
 def test_what_auto_chose_is_kept_and_used_again_while_it_is_as_fast(tmp_path: Path) -> None:

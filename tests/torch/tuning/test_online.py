@@ -15,6 +15,7 @@ import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Model
+from autobyte.torch.exchange import training as training_module
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.tuning.kept import Kept
 from autobyte.trace import Measurement
@@ -137,6 +138,37 @@ def _reconfigures(rank: int, engine: str) -> None:
         optimizer.reconfigure(CONFIGS[rank])
 
 
+def test_a_switch_that_a_rank_cannot_make_is_not_told_as_one() -> None:
+    on_ranks(_cannot_switch, 2)
+
+
+def _cannot_switch(rank: int) -> None:
+    """Rank 1 has no address for the connections that `dear` needs."""
+
+    def nowhere() -> str:
+        raise InputError("no way to the others")
+
+    lines: list[str] = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("autobyte").addHandler(handler)
+    logging.getLogger("autobyte").setLevel(logging.INFO)
+    optimizer = ab.DistributedOptimizer(adam(model := make_model()), model)
+    train(model, optimizer, rank, 30, lambda: time.sleep(0.01))
+    if rank == 1:
+        training_module.own_address = nowhere
+    assert optimizer.training is not None
+    before = optimizer.training.config
+    optimizer.reconfigure(Config(4096, 4096, "dear"))
+    train(model, optimizer, rank, 3)
+    assert optimizer.training.config == before
+    told = [line for line in lines if "dear" in line]
+    assert len(told) == 1, told
+    assert told[0].startswith("the config in force stays, because ")
+    assert told[0].endswith("cannot be used: rank 1: no way to the others")
+    optimizer.close()
+
+
 def test_auto_chooses_a_config_and_begins_with_it_next_time(tmp_path: Path) -> None:
     on_ranks(_auto, 2, str(tmp_path / "kept.toml"))
 
@@ -173,6 +205,28 @@ def _auto(rank: int, keep: str) -> None:
     assert (kept.job.policy, kept.tuner) == ("auto", "auto")
     optimizer, used = beside_ddp(rank, steps=3, policy="auto", keep=keep)
     assert used == [kept.config]
+    optimizer.close()
+
+
+def test_tuning_goes_on_where_the_optimizers_state_is_loaded_now_and_then() -> None:
+    on_ranks(_loads, 2)
+
+
+def _loads(rank: int) -> None:
+    """After every step, so after each in which rank 0 has announced something."""
+    model = make_model()
+    optimizer = ab.DistributedOptimizer(adam(model), model, tuner="script", budget=4, keep=None)
+    used: list[Config] = []
+
+    def load() -> None:
+        time.sleep(0.005)  # rank 0 thinks meanwhile
+        optimizer.load_state_dict(optimizer._optimizer.state_dict())
+        assert optimizer.training is not None
+        if optimizer.training.config not in used:
+            used.append(optimizer.training.config)
+
+    train(model, optimizer, rank, STEPS, load)
+    assert used[1:] == CONFIGS
     optimizer.close()
 
 

@@ -1,13 +1,14 @@
 """What a report counts and says, against numbers worked out by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autobyte.config import Config
 from autobyte.torch.tuning.kept import Trial
-from autobyte.torch.tuning.report import Report
+from autobyte.torch.tuning.report import Report, report_on
 
 DEFAULT, FAST = Config(4_000_000, 16_000_000), Config(1_000_000, 4_000_000)
 EMPTY = Report("Net", 4, "allreduce", None, DEFAULT, DEFAULT, "twin", {}, None, None, 0.0, "")
@@ -68,9 +69,18 @@ def test_what_was_never_measured_is_not_compared_with(report: Report) -> None:
     assert "default" not in str(kept)
 
 
+def test_without_a_tuner_the_config_is_fixed_before_the_first_window_too() -> None:
+    job = SimpleNamespace(model=SimpleNamespace(name="Net"), wire_dtype=None)
+    training: Any = SimpleNamespace(job=job, size=4, engine="allreduce", config=DEFAULT)
+    states = [report_on(training, None, tuner=tuner, default=DEFAULT).state for tuner in (None, "twin")]
+    assert states == ["fixed", "starting"]
+
+
 def test_what_is_not_known_is_not_said() -> None:
     assert str(EMPTY).splitlines()[1:] == ["twin has not seen a window yet: the first plan is made beside training"]
-    assert str(replace(EMPTY, tuner=None)).endswith('not tuned: policy="auto" or tuner="twin" does')
+    assert str(replace(EMPTY, tuner=None)).endswith(
+        'nothing searches: pass policy="auto" or tuner="twin" if it should'
+    )
     assert str(replace(EMPTY, failure="ValueError: no idea")).endswith("failed: ValueError: no idea")
 
 

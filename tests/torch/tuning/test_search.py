@@ -147,6 +147,14 @@ def test_a_tuner_that_hangs_while_it_is_made_is_named() -> None:
     gate.set()
 
 
+def test_what_a_tuner_needs_and_cannot_get_is_said_at_once() -> None:
+    def compile_nothing() -> Tuner:
+        raise OSError("no room for what is compiled")
+
+    with pytest.raises(OSError, match="no room for what is compiled"):
+        made_in_time("twin", compile_nothing)
+
+
 @Tuner.register("exits")
 class Exits(Script):
     """Gives up while it is made, or later."""

@@ -11,7 +11,7 @@ from autobyte.torch.exchange.session import Session
 ABORT_S = 10.0  # that an abort may take: one that hangs must not keep this thread
 
 
-class Watch:
+class Lookout:
     """A thread that fails the session, and aborts the ranks' communicator, when a block is late.
 
     Args:
@@ -24,7 +24,7 @@ class Watch:
         self._engine = engine
         self._closing = threading.Event()
         self._alarm: str | None = None
-        self._thread = threading.Thread(target=self._run, name="autobyte-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="autobyte-lookout", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
