@@ -10,9 +10,9 @@ import pytest
 from beds import GBIT, needs_namespaces
 
 from autobyte.testbed.hosts import PAYLOAD
+from autobyte.torch.profiling.probe import PROBED
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}
-from autobyte.torch.profiling.probe import PROBED
 
 
 def say(*words: str) -> str:
