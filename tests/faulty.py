@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import autobyte.torch as ab
 from autobyte.config import Config
 
-ENGINES = ("allreduce", "ps")
+ENGINES = ("allreduce", "ps", "ordered")
 SMALL = Config(1024, 2048, knobs={"fusion": 1.0})
 TIMEOUT = timedelta(seconds=2)
 STEPS = 12
@@ -33,6 +33,7 @@ def wrapped(
         "ps": {"config": SMALL, "engine": "ps"},
         "leader": {"config": SMALL, "order": "leader"},
         "dear": {"config": Config(1024, 2048, "dear")},
+        "ordered": {"config": SMALL, "engine": "ordered"},
     }[engine]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     return ab.DistributedOptimizer(optimizer, model, timeout=timeout, process_group=group, **keywords)

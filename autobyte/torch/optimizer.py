@@ -63,7 +63,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         seed: of the tuner.
         keep: the file that keeps the config that a tuner or `auto` found, for the next training; None keeps nothing.
         record: a folder in which every measured window is kept, for `autobyte collect --add`; None keeps none.
-        engine: `allreduce`, or `ps` for parameter servers on the ranks' hosts.
+        engine: `allreduce`; `ps` for parameter servers on the ranks' hosts; or `ordered`, an all-reduce in which
+            blocks wait for each other on a stream, never on the thread that trains. It stands for a GPU in host
+            memory, and is no faster than `allreduce`.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.

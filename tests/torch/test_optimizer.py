@@ -1,7 +1,9 @@
 """Training gives what DDP gives: to the bit on two ranks."""
 
 import itertools
+import time
 from functools import partial
+from random import Random
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.config import Config
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.streams import HostStreams
 from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.exchange import training
 from autobyte.torch.exchange.mirrors import Mirrors
@@ -22,7 +26,7 @@ OPTIMIZERS = {
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=3e-3),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=3e-3, weight_decay=0.1),
 }
-ENGINES = ("allreduce", "ps")
+ENGINES = ("allreduce", "ps", "ordered")
 STEPS = 20
 #: Every policy on every engine; servers push and pull, and have no halves of all-reduces as dear sends them.
 ENTRANTS = [*POLICIES.names(), "bytescheduler:fusion", "usbyte:published", "usbyte:fusion=0"]
@@ -153,6 +157,34 @@ def compare_mirrored(rank: int, accumulation: int) -> list[str]:
 def test_gradients_that_travel_from_copies_give_the_same(accumulation: int) -> None:
     """As those of a GPU do."""
     assert on_ranks(compare_mirrored, 2, accumulation) == [[], []]
+
+
+def compare_late(rank: int, accumulation: int, waits: bool) -> list[str]:
+    """Kernels and communication are late, each rank's in a way of its own, and what is not there yet is NaN."""
+    random = Random(rank)
+    late = partial(HostStreams, hide=True, late=lambda: time.sleep(random.random() * 2e-3))
+    training.STREAMS["ordered"] = lambda _parameters, timeout: late(timeout_s=timeout.total_seconds())
+    if not waits:
+        Buffers.complete = lambda *_: []  # type: ignore[method-assign]
+    expected = by_ddp(rank, "sgd", accumulation=accumulation)
+    return [
+        policy
+        for engine, policy in TRAINED
+        if engine == "ordered"
+        and not equal(
+            by_autobyte(rank, "sgd", accumulation=accumulation, engine=engine, config=small(policy)), expected
+        )
+    ]
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_late_kernels_and_late_ranks_change_nothing(accumulation: int) -> None:
+    assert on_ranks(compare_late, 2, accumulation, True) == [[], []]
+
+
+def test_without_waiting_for_gradients_all_would_be_wrong() -> None:
+    """So the test above can fail."""
+    assert on_ranks(compare_late, 2, 1, False) == [ENTRANTS] * 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from stories import STEPS, assert_equal, make_mlp, parameters_of, rows, sgd, tra
 from torch import Tensor, nn
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])
 def test_accumulation_by_no_sync_and_by_count_are_the_same(engine: str) -> None:
     on_ranks(_accumulation, 2, engine)
 

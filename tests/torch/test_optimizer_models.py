@@ -44,7 +44,7 @@ class Branches(nn.Module):
         return self.last(hidden) * self.scale[0] + self.scale[1]
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])
 def test_frozen_unused_and_uncalled_parameters(engine: str) -> None:
     on_ranks(_branches, 2, engine)
 
@@ -84,7 +84,7 @@ class Images(nn.Module):
         return self.some(hidden) if detour else hidden
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])
 def test_gradients_in_channels_last_that_some_ranks_lack(engine: str) -> None:
     on_ranks(_images, 2, engine)
 
@@ -157,7 +157,7 @@ class Language(nn.Module):
         return self.head(self.norm(hidden + mixed))
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])
 def test_tied_weights_and_attention(engine: str) -> None:
     on_ranks(_language, 2, engine)
 
@@ -265,7 +265,7 @@ def _two_optimizers(rank: int) -> None:
     assert_equal(story(with_ab), story(with_ddp))
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])
 def test_parameters_of_every_dtype(engine: str) -> None:
     on_ranks(_dtypes, 2, engine)
 

@@ -142,7 +142,7 @@ def _searched(rank: int) -> None:
     same_on_all(parameters_of(model, optimizer))
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])
 def test_gradients_in_a_buffer_of_the_users_are_averaged_there(engine: str) -> None:
     on_ranks(_flat_buffer, 2, engine)
 

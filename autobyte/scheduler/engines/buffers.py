@@ -1,6 +1,6 @@
 """What of the gradients travels in a block: views where that is possible, staging where blocks fuse or compress."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from autobyte.errors import InputError, unknown
 from autobyte.internals import copy_each
 from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Segment
+from autobyte.scheduler.engines.streams import Event, Streams
 
 
 class Buffers:
@@ -26,15 +27,21 @@ class Buffers:
         tensors: how many gradients there are.
         scale: what each is multiplied by before the sum, 1 / world size as DDP does; None leaves it as it is.
         wire_dtype: what gradients travel as; None sends them as they are.
+        streams: of the device that computes gradients; None where they are complete when they are put.
     """
 
-    def __init__(self, *, tensors: int, scale: float | None, wire_dtype: str | None = None) -> None:
+    def __init__(
+        self, *, tensors: int, scale: float | None, wire_dtype: str | None = None, streams: Streams | None = None
+    ) -> None:
         if wire_dtype is not None and wire_dtype not in ITEMSIZE:
             raise unknown("wire dtype", wire_dtype, ITEMSIZE)
         self._flat: list[Tensor | None] = [None] * tensors
         self._scale = scale
         self._wire_dtype: torch.dtype | None = getattr(torch, wire_dtype) if wire_dtype else None
         self._staging: dict[int, Tensor] = {}
+        self.streams = streams
+        self._complete: list[Event | None] = [None] * tensors  # when a gradient is complete
+        self._arrived: list[Event | None] = [None] * tensors  # when the last of its blocks so far is in place
 
     def put(self, tensor: int, gradient: Tensor) -> None:
         """Say where a gradient lies. It is averaged and summed in place.
@@ -42,7 +49,9 @@ class Buffers:
         Raises:
             InputError: it is sparse, or its elements do not lie next to each other.
         """
-        self._flat[tensor] = flat(gradient)
+        self._flat[tensor] = put = flat(gradient)
+        if self.streams is not None:
+            self._complete[tensor] = self.streams.mark(put)
 
     @property
     def averages(self) -> bool:
@@ -52,6 +61,28 @@ class Buffers:
     def forget(self, tensor: int) -> None:
         """Let go of a gradient: its memory is the caller's again."""
         self._flat[tensor] = None
+
+    def complete(self, block: Block) -> list[Event]:
+        """When the gradients of a block are complete."""
+        return [event for segment in block.segments if (event := self._complete[segment.tensor]) is not None]
+
+    def arrive(self, block: Block, event: Event) -> None:
+        """Say when the sums of a block will be in place; blocks come in the order in which they will be."""
+        for segment in block.segments:
+            self._arrived[segment.tensor] = event
+
+    def arrived(self, tensors: Iterable[int]) -> bool:
+        """Whether sums that are on their way are in place; nobody waits. Those that failed never are."""
+        try:
+            return all(event is None or event.is_over() for event in map(self._arrived.__getitem__, tensors))
+        except Exception:  # of the network: told to whoever waits
+            return False
+
+    def follow(self, tensor: int) -> None:
+        """Let what the model's stream is given next wait for a tensor's sums, which are on their way."""
+        event = self._arrived[tensor]
+        if event is not None and self.streams is not None:
+            self.streams.wait(event)
 
     def recut(self) -> None:
         """Let go of staging: blocks are cut in another way from now on, and none is under way."""
@@ -64,7 +95,7 @@ class Buffers:
 
     def take(self, block: Block) -> Tensor:
         """The flat tensor that travels for a block, averaged."""
-        pieces = list(self._pieces(block.segments))
+        pieces = self.pieces(block)
         if len(pieces) == 1 and self._wire_dtype in (None, pieces[0].dtype):
             travelling = pieces[0]
         else:
@@ -76,7 +107,7 @@ class Buffers:
 
     def room(self, block: Block) -> Tensor:
         """Where a block's sums are to be put before `give`: nothing is packed, nothing averaged."""
-        pieces = list(self._pieces(block.segments))
+        pieces = self.pieces(block)
         if len(pieces) == 1 and self._wire_dtype in (None, pieces[0].dtype):
             return pieces[0]
         return self._staged(block, pieces)
@@ -84,10 +115,14 @@ class Buffers:
     def give(self, block: Block) -> None:
         """Put what has travelled back into the gradients."""
         staged = self._staging.get(block.index)
-        pieces = list(self._pieces(block.segments))
+        pieces = self.pieces(block)
         if staged is None or (len(pieces) == 1 and self._wire_dtype in (None, pieces[0].dtype)):
             return
         copy_each(pieces, list(torch.split_with_sizes(staged, [piece.numel() for piece in pieces])))
+
+    def pieces(self, block: Block) -> list[Tensor]:
+        """The parts of gradients that a block holds."""
+        return list(self._pieces(block.segments))
 
     def _pieces(self, segments: tuple[Segment, ...]) -> Iterator[Tensor]:
         for segment in segments:

@@ -88,6 +88,7 @@ class Exchange:
         self._control = control
         self._accumulation = accumulation
         self._frozen = frozen or {}
+        self._devices = {name: parameter.device for name, parameter in parameters.items()}
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
@@ -183,7 +184,7 @@ class Exchange:
     @property
     def whole(self) -> bool:
         """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
-        return self._session.whole and not self._missing
+        return self._session.whole and not self._missing and self._buffers.arrived(range(len(self.parameters)))
 
     @property
     def failed(self) -> bool:
@@ -203,12 +204,15 @@ class Exchange:
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
-        return self._session.arrived(self._index[name] for name in names)
+        places = [self._index[name] for name in names]
+        return self._session.arrived(places) and self._buffers.arrived(places)
 
     def wait(self, names: Iterable[str] | None = None) -> None:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
         chosen = self.parameters if names is None else list(names)
-        self._session.wait(self._index[name] for name in chosen)
+        places = [self._index[name] for name in chosen]
+        self._session.wait(places)
+        self._follow(places)
         self._mirrors.bring(chosen)
         for name in chosen:
             zeros = self._missing.get(name)
@@ -217,6 +221,15 @@ class Exchange:
             if self._tally is not None and self._counts(self._tally).having(self._index[name]):
                 self.parameters[name].grad = zeros.detach()  # another rank had one
             del self._missing[name]
+
+    def _follow(self, places: list[int]) -> None:
+        """Let the model's stream wait for averages."""
+        for place in places:
+            try:
+                self._buffers.follow(place)
+            except Exception as error:  # of streams in host memory, where this waits: whatever the network did
+                self._session.fail_tensor(place, error)
+                self._session.check()
 
     def left(self) -> None:
         """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
@@ -344,7 +357,7 @@ class Exchange:
             )
 
     def _put(self, name: str, gradient: Tensor) -> None:
-        if gradient.device.type != "cpu" and name not in self._mirrors:
+        if gradient.device != self._devices[name]:
             raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
         self._listener.leaves(name, gradient)
         try:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from autobyte.scheduler.block import Block
@@ -57,7 +57,7 @@ class Session:
             engine,
             clock=time.perf_counter,
             arrived=self._on_arrived,
-            failed=self._on_failed,
+            failed=self.fail_block,
             rank=rank,
         )
         progress.follow(self.runner)
@@ -161,6 +161,28 @@ class Session:
             if names_silent:
                 self._rollcall = None
 
+    def fail_block(self, block: Block, error: Exception) -> None:
+        """Let every wait end, because a block failed."""
+        self.fail(
+            self._failure(
+                f"block {block.index} of tensor '{self._name(block.segments[0].tensor)}': {first_line(error)}"
+            )
+        )
+
+    def fail_tensor(self, tensor: int, error: Exception) -> None:
+        """Let every wait end, because a tensor does not arrive."""
+        self.fail(self._failure(f"tensor '{self._name(tensor)}' has not arrived; {first_line(error)}"))
+
+    def listen(self, heard: Callable[[str], None]) -> None:
+        """Call back if another rank raises an alarm, until `ignore` is called."""
+        if self._rollcall is not None:
+            self._rollcall.listen(heard)
+
+    def ignore(self) -> None:
+        """Listen to no alarm."""
+        if self._rollcall is not None:
+            self._rollcall.ignore()
+
     def located(self, why: object) -> CommunicationError:
         """A failure beside the gradients, with the tensor that is being waited for."""
         late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
@@ -209,13 +231,6 @@ class Session:
 
     def _on_alarm(self, message: str) -> None:
         self.fail(self.located(message))
-
-    def _on_failed(self, block: Block, error: Exception) -> None:
-        self.fail(
-            self._failure(
-                f"block {block.index} of tensor '{self._name(block.segments[0].tensor)}': {first_line(error)}"
-            )
-        )
 
     def _failure(self, what: str) -> CommunicationError:
         flying = self.runner.under_way

@@ -28,12 +28,15 @@ from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.leader import Led
+from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
+from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.exchange import Exchange, Listener
+from autobyte.torch.exchange.lookout import Lookout
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.rollcall import LONG_S
@@ -183,7 +186,12 @@ class Training:
         self._cannot_halve = ""  # why there is nothing that moves halves of all-reduces
         self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
         scale = 1 / self.size if average else None
-        self.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=self.job.wire_dtype)
+        self.buffers = Buffers(
+            tensors=len(parameters),
+            scale=scale,
+            wire_dtype=self.job.wire_dtype,
+            streams=STREAMS[engine](parameters, timeout) if engine in STREAMS else None,
+        )
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
@@ -201,11 +209,12 @@ class Training:
             rollcall=rollcall,
             diagnostics=known,
         )
+        self._lookout = Lookout(self.session, transport) if isinstance(transport, Ordered) else None
         self.exchange = Exchange(
             parameters,
             self.session,
             self.buffers,
-            Mirrors(parameters, failed=self._on_failed_copy),
+            Mirrors({} if engine in STREAMS else parameters, failed=self._on_failed_copy),
             self.control,
             listener=listener,
             accumulation=accumulation,
@@ -335,6 +344,8 @@ class Training:
     def close(self) -> None:
         """Let go of hooks, threads and sockets."""
         ended = self.exchange.remove()
+        if self._lookout is not None:
+            self._lookout.close()
         self.control.close(idle=self.session.close(ended=ended))
 
     def _state(self) -> str:
@@ -448,10 +459,22 @@ def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
     return Led(engine, list(connections.values()), leads=training.rank == 0)
 
 
+def _ordered(training: Training, timeout: timedelta) -> Engine:
+    def make() -> Any:
+        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
+
+    return Ordered(training.buffers, training.control.meet(make))
+
+
 Connect = Callable[[Training, timedelta], Engine]
 
-ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers}
+ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers, "ordered": _ordered}
 GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
+
+#: Engines that are ordered on a device, and its streams.
+STREAMS: dict[str, Callable[[dict[str, nn.Parameter], timedelta], Streams]] = {
+    "ordered": lambda _parameters, timeout: HostStreams(timeout_s=timeout.total_seconds())
+}
 
 
 def connector(engine: str) -> Connect:

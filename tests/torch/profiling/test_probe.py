@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from autobyte.testbed.launch import Launch, Seat
-from autobyte.torch.exchange.training import ENGINES
+from autobyte.torch.exchange.training import ENGINES, STREAMS
 from autobyte.torch.profiling.probe import PROBED
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}
 
 
 def check(rows: list[dict[str, Any]], *, ranks: int, sizes: list[int], itemsize: int) -> None:
-    assert [(row["engine"], row["size_bytes"]) for row in rows] == [(e, size) for e in ENGINES for size in sizes]
+    assert [(row["engine"], row["size_bytes"]) for row in rows] == [(e, size) for e in PROBED for size in sizes]
     for row in rows:
         assert row["count"] * itemsize == row["size_bytes"]
         assert row["algbw_bytes_per_s"] == pytest.approx(row["size_bytes"] / row["time_s"])
@@ -25,7 +25,7 @@ def check(rows: list[dict[str, Any]], *, ranks: int, sizes: list[int], itemsize:
 
 
 def test_every_engine_is_probed() -> None:
-    assert list(PROBED) == list(ENGINES)
+    assert set(PROBED) == set(ENGINES) - set(STREAMS)  # on streams, the host does not know when a block is over
 
 
 def test_ranks_that_torchrun_started_are_measured() -> None:

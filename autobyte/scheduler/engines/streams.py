@@ -1,0 +1,262 @@
+"""Streams and events: queues of work on a device, and moments in them that other queues can wait for.
+
+A GPU computes while the host runs ahead. Whatever depends on its results is therefore put into a queue (a stream)
+behind them, and the host waits for nothing. There are two implementations: CUDA's, and one in host memory for tests
+and for machines without a GPU.
+"""
+
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+Work = Callable[[], None]
+
+POLL_S = 0.1  # after which a wait on the host looks whether it was given up
+
+
+class Event(ABC):
+    """A moment in a stream."""
+
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether the stream has got there; nobody waits.
+
+        Raises:
+            Exception: of the work before it, if that has failed.
+        """
+
+    @abstractmethod
+    def elapsed_s(self, later: "Event") -> float:
+        """Time from this event to a later one (s); both are over."""
+
+
+class Streams(ABC):
+    """The stream on which the model computes, and one beside it for communication."""
+
+    @abstractmethod
+    def mark(self, written: Tensor | None = None) -> Event:
+        """Record an event behind all that the model's stream has been given so far.
+
+        Args:
+            written: what is complete at that moment.
+        """
+
+    @abstractmethod
+    def enqueue(self, work: Work, after: Iterable[Event], used: Iterable[Tensor] = ()) -> Event:
+        """Put work into the communication stream, behind events; return the moment at which it is done.
+
+        Args:
+            work: enqueues kernels and collectives.
+            after: what it must wait for.
+            used: memory that must not be given to others before the work is done.
+        """
+
+    @abstractmethod
+    def wait(self, event: Event) -> None:
+        """Let the model's stream wait for an event: what it is given next runs after that."""
+
+    @abstractmethod
+    def give_up(self, error: Exception) -> None:
+        """Let no wait on the host go on: what is awaited will not come."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of threads; work that has begun may still go on."""
+
+
+class CudaEvent(Event):
+    """An event of CUDA's, with its time."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self.event.record(stream)
+
+    def is_over(self) -> bool:
+        """Whether the device has got there."""
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def elapsed_s(self, later: Event) -> float:
+        """Time to a later event, as the device took it (s)."""
+        assert isinstance(later, CudaEvent)
+        return float(self.event.elapsed_time(later.event)) / 1e3
+
+
+class CudaStreams(Streams):
+    """Streams of one GPU. Communication has a high priority: its kernels start as soon as there is room.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._communication = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+    def mark(self, written: Tensor | None = None) -> Event:
+        """Record an event on the current stream of the thread that calls: in a hook, that of the backward pass."""
+        return CudaEvent(torch.cuda.current_stream(self._device))
+
+    def enqueue(self, work: Work, after: Iterable[Event], used: Iterable[Tensor] = ()) -> Event:
+        """Run work with the communication stream as the current one: its kernels queue there."""
+        for event in after:
+            assert isinstance(event, CudaEvent)
+            self._communication.wait_event(event.event)
+        for tensor in used:
+            tensor.record_stream(self._communication)
+        with torch.cuda.stream(self._communication):
+            work()
+        return CudaEvent(self._communication)
+
+    def wait(self, event: Event) -> None:
+        """Let the current stream wait; the host goes on."""
+        assert isinstance(event, CudaEvent)
+        torch.cuda.current_stream(self._device).wait_event(event.event)
+
+    def give_up(self, error: Exception) -> None:
+        """Do nothing: nobody waits on the host."""
+
+    def close(self) -> None:
+        """Do nothing: streams end with the process."""
+
+
+class HostEvent(Event):
+    """An event of `HostStreams`."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._error: Exception | None = None
+        self._at_s = 0.0
+
+    def happen(self, error: Exception | None = None) -> None:
+        """The stream has got here; an error says that the work before it failed."""
+        self._at_s, self._error = time.perf_counter(), error
+        self._over.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait on the host; whether it is over in time.
+
+        Raises:
+            Exception: of the work before it, if that has failed.
+        """
+        over = self._over.wait(timeout_s)
+        if over and self._error is not None:
+            raise self._error
+        return over
+
+    def is_over(self) -> bool:
+        """Whether the stream has got there."""
+        return self.wait(0)
+
+    def elapsed_s(self, later: Event) -> float:
+        """Time to a later event (s)."""
+        assert isinstance(later, HostEvent)
+        return later._at_s - self._at_s
+
+
+class HostStreams(Streams):
+    """Streams in host memory: a stream is a thread with a queue, and work may be as late as it likes.
+
+    The model computes on the thread that trains, so its results are there when `mark` is called. To stand for a GPU,
+    `mark` can hide them: what was written holds NaN until the event happens, later, on a thread of its own. Whoever
+    reads memory without waiting for its event then computes with NaN.
+
+    Args:
+        late: called before an event of the model's stream happens, and before work of the communication stream
+            begins; it may sleep.
+        hide: hide what was written until its event happens.
+        timeout_s: of waits on the host.
+    """
+
+    def __init__(self, *, late: Work | None = None, hide: bool = False, timeout_s: float = 120.0) -> None:
+        self._late = late
+        self._hide = hide
+        self._timeout_s = timeout_s
+        self._given_up: Exception | None = None
+        self._compute, self._communication = _Queue("compute"), _Queue("communication")
+
+    def mark(self, written: Tensor | None = None) -> Event:
+        """Record an event on the model's stream."""
+        if self._late is None and not self._hide:
+            event = HostEvent()
+            event.happen()
+            return event
+        if written is None or not self._hide:
+            return self._compute.put(self._sleep, ())
+        value = written.clone()
+        written.fill_(torch.nan)
+
+        def appear() -> None:
+            self._sleep()
+            written.copy_(value)
+
+        return self._compute.put(appear, ())
+
+    def enqueue(self, work: Work, after: Iterable[Event], used: Iterable[Tensor] = ()) -> Event:
+        """Put work into the queue of the communication thread."""
+
+        def later() -> None:
+            self._sleep()
+            work()
+
+        return self._communication.put(later, after)
+
+    def wait(self, event: Event) -> None:
+        """Wait on the host: the thread that trains is the model's stream.
+
+        Raises:
+            TimeoutError: the event does not happen in time.
+            Exception: of the work before it, if that has failed.
+        """
+        assert isinstance(event, HostEvent)
+        until = time.monotonic() + self._timeout_s
+        while not event.wait(POLL_S):
+            if self._given_up is not None:
+                raise self._given_up
+            if time.monotonic() > until:
+                raise TimeoutError(f"a stream did not get there within {self._timeout_s:g} s")
+
+    def give_up(self, error: Exception) -> None:
+        """End waits, now and from now on, with an error."""
+        self._given_up = error
+
+    def close(self) -> None:
+        """Let the threads end, when they have done what they were given."""
+        self._compute.close()
+        self._communication.close()
+
+    def _sleep(self) -> None:
+        if self._late is not None:
+            self._late()
+
+
+class _Queue:
+    """A thread that does one thing after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._items: queue.SimpleQueue[tuple[Work, list[HostEvent], HostEvent] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"autobyte-{name}", daemon=True).start()
+
+    def put(self, work: Work, after: Iterable[Event]) -> HostEvent:
+        event = HostEvent()
+        self._items.put((work, [each for each in after if isinstance(each, HostEvent)], event))
+        return event
+
+    def close(self) -> None:
+        self._items.put(None)
+
+    def _run(self) -> None:
+        while (item := self._items.get()) is not None:
+            work, after, event = item
+            try:
+                for each in after:
+                    each.wait()
+                work()
+            except Exception as error:  # told to whoever waits for the event, and for those behind it
+                event.happen(error)
+            else:
+                event.happen()

@@ -1,0 +1,62 @@
+"""Looks after blocks that no thread waits for: a device that waits for a lost rank would wait for ever."""
+
+import threading
+import time
+
+from autobyte.scheduler.block import Block
+from autobyte.scheduler.engines.ordered import Ordered
+from autobyte.torch.exchange.rollcall import LONG_S, POLL_S
+from autobyte.torch.exchange.session import Session
+
+ABORT_S = 10.0  # that an abort may take: one that hangs must not keep this thread
+
+
+class Lookout:
+    """A thread that fails the session, and aborts the ranks' communicator, when a block is late.
+
+    Args:
+        session: is told; its roll call names the rank to blame.
+        engine: whose blocks are watched.
+    """
+
+    def __init__(self, session: Session, engine: Ordered) -> None:
+        self._session = session
+        self._engine = engine
+        self._closing = threading.Event()
+        self._alarm: str | None = None
+        self._thread = threading.Thread(target=self._run, name="autobyte-lookout", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._closing.set()
+        self._thread.join(LONG_S)
+
+    def _run(self) -> None:
+        late: Block | None = None
+        since_s = time.monotonic()
+        while not self._closing.wait(POLL_S):
+            try:
+                block = self._engine.late()
+            except Exception as error:  # whatever the network did
+                self._fail(self._engine.under_way[0][0], error)
+                return
+            if block is None or block is not late:
+                late, since_s = block, time.monotonic()
+                self._session.ignore()
+                continue
+            waited_s = time.monotonic() - since_s
+            if waited_s > LONG_S:
+                self._session.listen(self._heard)
+            if self._alarm is not None or waited_s > self._session.timeout_s:
+                self._fail(block, TimeoutError(self._alarm or f"not over within {self._session.timeout_s:g} s"))
+                return
+
+    def _heard(self, message: str) -> None:
+        self._alarm = message
+
+    def _fail(self, block: Block, why: Exception) -> None:
+        self._session.fail_block(block, why)
+        abort = threading.Thread(target=lambda: self._engine.abort(why), name="autobyte-abort", daemon=True)
+        abort.start()
+        abort.join(ABORT_S)
