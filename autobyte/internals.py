@@ -176,23 +176,6 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-def own_nccl(name: str, *, rank: int, size: int, timeout: timedelta) -> Any:
-    """Make an NCCL backend for one purpose: its collectives keep an order of their own.
-
-    `dist.new_group` makes a backend that users' collectives may reach, and one more communicator for it. This one is
-    made directly, on the default group's store, as `own_gloo` is. Its stream has a high priority.
-
-    Args:
-        name: unlike any other, the same on all ranks.
-        rank, size: of this process among those that take part.
-        timeout: after which PyTorch ends the process, if nobody has aborted the backend by then.
-    """
-    make = dist.ProcessGroupNCCL
-    options = make.Options(is_high_priority_stream=True)
-    options._timeout = timeout
-    return make(PrefixStore(f"autobyte/{name}", default_store()), rank, size, options)
-
-
 def gather_options() -> Any:
     """Options of an all-gather on the current stream.
 

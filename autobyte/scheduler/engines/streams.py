@@ -1,8 +1,8 @@
 """Streams and events: queues of work on a device, and moments in them that other queues can wait for.
 
 A GPU computes while the host runs ahead. Whatever depends on its results is therefore put into a queue (a stream)
-behind them, and the host waits for nothing. There are two implementations: CUDA's, and one in host memory for tests
-and for machines without a GPU.
+behind them, and the host waits for nothing. The implementation here is in host memory: what depends on the order of
+launches, waits and events can be tested without a GPU.
 """
 
 import queue
@@ -67,61 +67,6 @@ class Streams(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of threads; work that has begun may still go on."""
-
-
-class CudaEvent(Event):
-    """An event of CUDA's, with its time."""
-
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self.event.record(stream)
-
-    def is_over(self) -> bool:
-        """Whether the device has got there."""
-        return bool(self.event.query())  # type: ignore[no-untyped-call]
-
-    def elapsed_s(self, later: Event) -> float:
-        """Time to a later event, as the device took it (s)."""
-        assert isinstance(later, CudaEvent)
-        return float(self.event.elapsed_time(later.event)) / 1e3
-
-
-class CudaStreams(Streams):
-    """Streams of one GPU. Communication has a high priority: its kernels start as soon as there is room.
-
-    Args:
-        device: the GPU.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._communication = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-
-    def mark(self, written: Tensor | None = None) -> Event:
-        """Record an event on the current stream of the thread that calls: in a hook, that of the backward pass."""
-        return CudaEvent(torch.cuda.current_stream(self._device))
-
-    def enqueue(self, work: Work, after: Iterable[Event], used: Iterable[Tensor] = ()) -> Event:
-        """Run work with the communication stream as the current one: its kernels queue there."""
-        for event in after:
-            assert isinstance(event, CudaEvent)
-            self._communication.wait_event(event.event)
-        for tensor in used:
-            tensor.record_stream(self._communication)
-        with torch.cuda.stream(self._communication):
-            work()
-        return CudaEvent(self._communication)
-
-    def wait(self, event: Event) -> None:
-        """Let the current stream wait; the host goes on."""
-        assert isinstance(event, CudaEvent)
-        torch.cuda.current_stream(self._device).wait_event(event.event)
-
-    def give_up(self, error: Exception) -> None:
-        """Do nothing: nobody waits on the host."""
-
-    def close(self) -> None:
-        """Do nothing: streams end with the process."""
 
 
 class HostEvent(Event):
