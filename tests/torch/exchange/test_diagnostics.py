@@ -20,10 +20,12 @@ from ranks import Ranks
 import autobyte.torch as ab
 from autobyte.torch.exchange import diagnostics, training
 from autobyte.torch.exchange.diagnostics import STACKS, Diagnostics, format_stacks, job_folder, stacks
+from autobyte.torch.exchange.training import STREAMS
 
 
 def test_the_survivors_of_a_killed_rank_leave_what_they_know(tmp_path: Path) -> None:
-    launches = {engine: Ranks(_killed, 3, engine, tmp_path / engine, timeout_s=30) for engine in ENGINES}
+    seen = set(ENGINES) - set(STREAMS)  # on streams, the host does not see when a block is over
+    launches = {engine: Ranks(_killed, 3, engine, tmp_path / engine, timeout_s=30) for engine in seen}
     for engine, ranks in launches.items():
         for rank, outcome in enumerate(ranks.outcomes()):
             if rank == 1:
