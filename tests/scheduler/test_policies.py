@@ -240,10 +240,8 @@ def test_thousands_of_tiny_tensors_are_planned_in_a_moment(policy: str) -> None:
     job = Job(Model.build("many", rows, batch_size=1), Cluster.uniform(8, 1.25e9))
     config = POLICIES[policy]().space(job).default
     make_plan(job, config)  # compiles
-    took = []
-    for again in (1, 2, 3):  # the least counts: one of them may collect the garbage of other tests
-        began = time.thread_time()
-        plan = make_plan(job, replace(config, partition_bytes=config.partition_bytes + 4 * again))
-        took.append(time.thread_time() - began)
-    assert min(took) < 1.0
+    again = replace(config, partition_bytes=config.partition_bytes + 4)
+    began = time.thread_time()
+    plan = make_plan(job, again)
+    assert time.thread_time() - began < 1.0
     assert plan.tiling.nbytes.sum() == job.gradients.total_bytes * (2 if policy == "dear" else 1)  # both halves
