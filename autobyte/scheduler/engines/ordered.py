@@ -1,5 +1,6 @@
 """Blocks ordered on a device: the host enqueues them, and waits for none."""
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from autobyte.internals import gather_options
 from autobyte.scheduler.block import Block, Collective, Segment
-from autobyte.scheduler.engines.base import Done, Engine, Sent
+from autobyte.scheduler.engines.base import Done, Engine, Moments, Sent, Timed
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
+from autobyte.scheduler.engines.timing import BlockEvents, DeviceTimes
 
 Segments = tuple[Segment, ...]
 
@@ -28,9 +30,17 @@ class Ordered(Engine):
         buffers: where the gradients lie, with the streams of their device.
         backend: the ranks, made for this engine alone.
         abort: ends what is under way when a rank is lost; called at most once.
+        clock: the time, by which blocks are told.
     """
 
-    def __init__(self, buffers: Buffers, backend: Any, *, abort: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        buffers: Buffers,
+        backend: Any,
+        *,
+        abort: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         assert buffers.streams is not None
         self._buffers = buffers
         self._streams = buffers.streams
@@ -38,6 +48,8 @@ class Ordered(Engine):
         self._abort = abort
         self._size = int(backend.size())
         self._reduced: dict[Segments, Tensor] = {}  # this rank's share, until it is gathered
+        self._times = DeviceTimes(self._streams.mark(), clock())
+        self._events: dict[int, BlockEvents] = {}  # by block, until `time` is called
         self.under_way: deque[tuple[Block, Event]] = deque()  # oldest first; those that are over may still be in it
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
@@ -48,11 +60,22 @@ class Ordered(Engine):
             Collective.ALL_GATHER: self._all_gather,
         }[block.op]
         buffers = self._buffers
-        event = self._streams.enqueue(lambda: move(block), buffers.complete(block), buffers.pieces(block))
+        complete, began = buffers.complete(block), list[Event]()
+
+        def work() -> None:
+            began.append(self._streams.mark())
+            move(block)
+
+        event = self._streams.enqueue(work, complete, buffers.pieces(block))
+        self._events[block.index] = BlockEvents(complete, began, event)
         buffers.arrive(block, event)
         self.under_way.append((block, event))
         sent(block)
         done(block, None)
+
+    def time(self, block: Block, seen: Moments, timed: Timed) -> None:
+        """Tell when a block travelled on the device, once that is over."""
+        self._times.add(self._events.pop(block.index), seen, timed)
 
     def late(self) -> Block | None:
         """The oldest block that is not over; None if all are.
