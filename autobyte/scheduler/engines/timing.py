@@ -60,13 +60,17 @@ class DeviceTimes:
 
     def read(self) -> None:
         """Tell of blocks that are over; of one that has failed, and of those behind it, nothing is told."""
+        while self._unread and self._is_over(self._unread[0][0].over):
+            events, seen, timed = self._unread.popleft()
+            timed(self._moments(events, seen.start_s))
+
+    def _is_over(self, event: Event) -> bool:
         try:
-            while self._unread and self._unread[0][0].over.is_over():
-                events, seen, timed = self._unread.popleft()
-                timed(self._moments(events, seen.start_s))
+            return event.is_over()
         except Exception:  # of the network: told to whoever waits for the block
             self._failed = True
             self._unread.clear()
+            return False
 
     def _moments(self, events: BlockEvents, enqueued_s: float) -> Moments:
         (began,) = events.began
