@@ -6,10 +6,9 @@ import itertools
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,20 +20,17 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
-from autobyte.internals import own_gloo, restart_fails
+from autobyte.internals import restart_fails
 from autobyte.job import Cluster, Job
 from autobyte.scheduler.engines.allreduce import AllReduce
-from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.halves import Halves
-from autobyte.scheduler.engines.leader import Led
 from autobyte.scheduler.engines.ordered import Ordered
-from autobyte.scheduler.engines.server import ParameterServer
-from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics
+from autobyte.torch.exchange.engines import STREAMS, connector, led
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.lookout import Lookout
 from autobyte.torch.exchange.mirrors import Mirrors
@@ -198,7 +194,7 @@ class Training:
         transport = self._engine = connector(engine)(self, timeout)
         self._prepare(plan)
         if order == LEADER:
-            transport = _led(self, transport, timeout)
+            transport = led(self, transport, timeout)
         rank, rollcall = self.control.global_rank, self.control.rollcall
         self.session = Session(
             plan,
@@ -430,66 +426,3 @@ def broadcast_state(model: nn.Module, control: Control, *, buffers_only: bool = 
         control.send(parameter, what=f"parameter '{name}'")
     for name, buffer in model.named_buffers():
         control.send(buffer, what=f"buffer '{name}'")
-
-
-def _all_reduce(training: Training, timeout: timedelta) -> Engine:
-    def make() -> Any:
-        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
-
-    return AllReduce(training.buffers, training.control.meet(make))
-
-
-def _servers(training: Training, timeout: timedelta) -> Engine:
-    rank, workers, servers = training.control.global_rank, training.ranks, training.servers
-    return ParameterServer(
-        training.buffers,
-        rank=rank,
-        workers=workers,
-        servers=servers,
-        connect=lambda: connect(
-            training.name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=training.largest
-        ),
-    )
-
-
-def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
-    ranks, name = training.ranks, f"{training.name}/order"
-    rank = training.control.global_rank
-    connections = connect(name, rank=rank, workers=ranks, servers=ranks[:1], timeout=timeout, largest=0)
-    return Led(engine, list(connections.values()), leads=training.rank == 0)
-
-
-def _ordered(training: Training, timeout: timedelta) -> Engine:
-    def make() -> Any:
-        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
-
-    return Ordered(training.buffers, training.control.meet(make))
-
-
-Connect = Callable[[Training, timedelta], Engine]
-
-ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers, "ordered": _ordered}
-GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
-
-#: Engines that are ordered on a device, and its streams.
-STREAMS: dict[str, Callable[[dict[str, nn.Parameter], timedelta], Streams]] = {
-    "ordered": lambda _parameters, timeout: HostStreams(timeout_s=timeout.total_seconds())
-}
-
-
-def connector(engine: str) -> Connect:
-    """What connects an engine: of the table, or of another package.
-
-    Raises:
-        InputError: no such engine, or it cannot be loaded.
-    """
-    if engine in ENGINES:
-        return ENGINES[engine]
-    others = {point.name: point for point in entry_points(group=GROUP)}
-    if engine not in others:
-        raise unknown("engine", engine, [*ENGINES, *others])
-    try:
-        found: Connect = others[engine].load()
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"engine '{engine}' cannot be loaded from {others[engine].value}: {error}") from error
-    return found

@@ -20,7 +20,7 @@ from ranks import Ranks
 import autobyte.torch as ab
 from autobyte.torch.exchange import diagnostics, training
 from autobyte.torch.exchange.diagnostics import STACKS, Diagnostics, format_stacks, job_folder, stacks
-from autobyte.torch.exchange.training import STREAMS
+from autobyte.torch.exchange.engines import STREAMS
 
 
 def test_the_survivors_of_a_killed_rank_leave_what_they_know(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""What connects the engines: one function each, and the table of their names."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from torch import nn
+
+from autobyte.errors import InputError, unknown
+from autobyte.internals import own_gloo
+from autobyte.scheduler.engines.allreduce import AllReduce
+from autobyte.scheduler.engines.base import Engine
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.leader import Led
+from autobyte.scheduler.engines.ordered import Ordered
+from autobyte.scheduler.engines.server import ParameterServer
+from autobyte.scheduler.engines.streams import HostStreams, Streams
+from autobyte.torch.exchange.connect import connect
+from autobyte.torch.exchange.control import Control
+
+
+class Connecting(Protocol):
+    """What an engine is told of the training that it connects."""
+
+    name: str
+    rank: int
+    size: int
+    ranks: list[int]
+    servers: list[int]
+    largest: int
+    buffers: Buffers
+    control: Control
+
+
+def _all_reduce(training: Connecting, timeout: timedelta) -> Engine:
+    def make() -> Any:
+        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
+
+    return AllReduce(training.buffers, training.control.meet(make))
+
+
+def _servers(training: Connecting, timeout: timedelta) -> Engine:
+    rank, workers, servers = training.control.global_rank, training.ranks, training.servers
+    return ParameterServer(
+        training.buffers,
+        rank=rank,
+        workers=workers,
+        servers=servers,
+        connect=lambda: connect(
+            training.name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=training.largest
+        ),
+    )
+
+
+def led(training: Connecting, engine: Engine, timeout: timedelta) -> Engine:
+    ranks, name = training.ranks, f"{training.name}/order"
+    rank = training.control.global_rank
+    connections = connect(name, rank=rank, workers=ranks, servers=ranks[:1], timeout=timeout, largest=0)
+    return Led(engine, list(connections.values()), leads=training.rank == 0)
+
+
+def _ordered(training: Connecting, timeout: timedelta) -> Engine:
+    def make() -> Any:
+        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
+
+    return Ordered(training.buffers, training.control.meet(make))
+
+
+Connect = Callable[[Connecting, timedelta], Engine]
+
+ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers, "ordered": _ordered}
+GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
+
+#: Engines that are ordered on a device, and its streams.
+STREAMS: dict[str, Callable[[dict[str, nn.Parameter], timedelta], Streams]] = {
+    "ordered": lambda _parameters, timeout: HostStreams(timeout_s=timeout.total_seconds())
+}
+
+
+def connector(engine: str) -> Connect:
+    """What connects an engine: of the table, or of another package.
+
+    Raises:
+        InputError: no such engine, or it cannot be loaded.
+    """
+    if engine in ENGINES:
+        return ENGINES[engine]
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    if engine not in others:
+        raise unknown("engine", engine, [*ENGINES, *others])
+    try:
+        found: Connect = others[engine].load()
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"engine '{engine}' cannot be loaded from {others[engine].value}: {error}") from error
+    return found
