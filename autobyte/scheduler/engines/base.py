@@ -21,6 +21,10 @@ class Engine(ABC):
         `done`, with or without `sent` before it.
         """
 
+    def unfinished(self) -> list[Block]:
+        """Blocks that were `done` for the host while a device still works on them, the oldest first; any thread."""
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """Release threads and sockets. No block may be in flight."""

@@ -38,6 +38,10 @@ class Led(Engine):
         else:
             self._loop.do(lambda: self._hold(block, sent, done))
 
+    def unfinished(self) -> list[Block]:
+        """Those of the engine."""
+        return self._engine.unfinished()
+
     def close(self) -> None:
         """Part from the other ranks, and close the engine."""
         self._loop.close(timeout_s=0.1 if self._broken else 5.0)

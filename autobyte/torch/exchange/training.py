@@ -205,7 +205,10 @@ class Training:
             rollcall=rollcall,
             diagnostics=known,
         )
-        self._lookout = Lookout(self.session, transport) if isinstance(transport, Ordered) else None
+        self._lookout: Lookout | None = None
+        if isinstance(ordered := self._engine, Ordered):
+            ordered.names = lambda: self.session.plan.job.gradients.names
+            self._lookout = Lookout(self.session, ordered)
         self.exchange = Exchange(
             parameters,
             self.session,
