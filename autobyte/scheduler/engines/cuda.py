@@ -22,13 +22,13 @@ class CudaStreams(Streams):
     ahead = True
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._communication = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self.error: Exception | None = None  # why what is awaited will not come
 
     def mark(self, written: Tensor | None = None) -> Event:
         """Record an event on the current stream of the thread that calls: in a hook, that of the backward pass."""
-        return CudaEvent(torch.cuda.current_stream(self._device), self)
+        return CudaEvent(torch.cuda.current_stream(self.device), self)
 
     def enqueue(self, work: Work, after: Iterable[Event], used: Iterable[Tensor] = ()) -> Event:
         """Run work with the communication stream as the current one: its kernels queue there."""
@@ -50,7 +50,7 @@ class CudaStreams(Streams):
         assert isinstance(event, CudaEvent)
         if self.error is not None:
             event.is_over()
-        torch.cuda.current_stream(self._device).wait_event(event.event)
+        torch.cuda.current_stream(self.device).wait_event(event.event)
 
     def give_up(self, error: Exception) -> None:
         """Take no event for over from now on that was not seen to be: kernels that are aborted end, too."""
@@ -61,7 +61,7 @@ class CudaStreams(Streams):
 
 
 class CudaEvent(Event):
-    """An event of CUDA's, with its time. It is recorded when it is made: nobody waits for one that is not, in vain."""
+    """An event of CUDA's, with its time. It is recorded when it is made: to wait for one that is not is no wait."""
 
     def __init__(self, stream: torch.cuda.Stream, streams: CudaStreams) -> None:
         self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

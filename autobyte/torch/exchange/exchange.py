@@ -89,6 +89,7 @@ class Exchange:
         self._accumulation = accumulation
         self._frozen = frozen or {}
         self._devices = {name: parameter.device for name, parameter in parameters.items()}
+        self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
@@ -185,6 +186,11 @@ class Exchange:
     def whole(self) -> bool:
         """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
         return self._session.whole and not self._missing and self._buffers.arrived(range(len(self.parameters)))
+
+    @property
+    def ahead(self) -> bool:
+        """Whether updates are given to a device that waits for averages, while nobody knows yet if they will come."""
+        return self._buffers.streams is not None and self._buffers.streams.ahead
 
     @property
     def failed(self) -> bool:
@@ -289,6 +295,11 @@ class Exchange:
             self._sent[name] = parameter.grad, parameter.grad._version
 
     def _begin(self, *, joined: bool = False) -> None:
+        if self._on_gpu and torch.cuda.is_current_stream_capturing():
+            raise InputError(
+                "gradients cannot travel from a CUDA graph, whose replays call no hooks: call backward() and step() "
+                "outside of torch.cuda.graph()"
+            )
         joining = joined or self._listener.begins()
         self.left()
         before = self._session.plan
