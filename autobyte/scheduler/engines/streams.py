@@ -99,14 +99,15 @@ class HostEvent(Event):
         Raises:
             Exception: of the work before it, if that has failed.
         """
-        over = self._over.wait(timeout_s)
-        if over and self._error is not None:
-            raise self._error
-        return over
+        self._over.wait(timeout_s)
+        return self.is_over()
 
     def is_over(self) -> bool:
         """Whether the stream has got there."""
-        return self.wait(0)
+        over = self._over.is_set()
+        if over and self._error is not None:
+            raise self._error
+        return over
 
     def elapsed_s(self, later: Event) -> float:
         """Time to a later event (s)."""

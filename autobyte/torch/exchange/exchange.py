@@ -19,6 +19,10 @@ from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.session import Session
 
+#: Steps whose counts are still out when a step is closed. Where averages wait on a device, the thread that trains
+#: runs ahead of other ranks' threads, and must not wait for theirs.
+OUT, OUT_ON_STREAMS = 1, 4
+
 
 class Listener:
     """Is told of a step's gradients and does nothing: derive from it to do something."""
@@ -98,6 +102,8 @@ class Exchange:
         self._in_buffers: set[str] = set()  # gradients that are views, in the step that is open
         self.at_once = False  # the latest step had such gradients: nobody may wait with its updates
         self._tally: Tally | None = None
+        self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `announced` has what was said
+        self._untaken: deque[Tally] = deque()  # of steps of which it is not known yet whether all ranks took them
         self._tallies: deque[Tally] = deque()  # of steps whose announcements have not been looked at yet
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
         self._hooks = [
@@ -142,12 +148,13 @@ class Exchange:
             else:
                 self._missing[name] = torch.zeros_like(parameter)
                 self._put(name, self._missing[name])
-        if self._tally is not None:
-            self._check_taken(self._counts(self._tally))
+        if len(self._untaken) == self.out:
+            self._check_taken(self._counts(self._untaken.popleft()))
         left_out = given_up or not (progress.taken or joined)
         announces = self._listener.announces()
         flags = StepFlags(had, left_out=left_out, joined=joined, announces=bool(announces))
         self._tally = self._control.tally(flags.pack())
+        self._untaken.append(self._tally)
         if announces is not None:
             self._tallies.append(self._tally)
         self._mirrors.then(self._session.end)
@@ -173,9 +180,9 @@ class Exchange:
     def announced(self) -> bool:
         """Whether any rank announced something in a step before the last, not yet looked at. All ranks get the same.
 
-        Nobody waits: `close` has waited for the counts of the step before.
+        Nobody waits: `close` has had the counts of these steps.
         """
-        earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - 1)]
+        earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - self.out)]
         return any(self._counts(tally).announcing for tally in earlier)
 
     def forget(self) -> None:
@@ -193,6 +200,11 @@ class Exchange:
         return self._buffers.streams is not None and self._buffers.streams.ahead
 
     @property
+    def ahead_of_ranks(self) -> bool:
+        """Whether the thread that trains must wait for no other rank's, because a device does."""
+        return self._buffers.streams is not None
+
+    @property
     def failed(self) -> bool:
         """Whether averages that have not arrived never will."""
         return self._session.failed
@@ -207,6 +219,7 @@ class Exchange:
         """
         self._session.check()
         self._tally = None
+        self._untaken.clear()
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
@@ -258,6 +271,7 @@ class Exchange:
         settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
         self._tally = None  # it keeps the backend that counted, and that its threads and sockets
+        self._untaken.clear()
         self._tallies.clear()
         return settled and not self.progress.open
 
