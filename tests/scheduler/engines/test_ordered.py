@@ -1,5 +1,6 @@
 """Blocks on streams, whatever is late: nobody reads before it was written, and every average is the plain mean."""
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -59,8 +60,9 @@ class Story:
         dtype: of the gradients.
         steps: how many.
         seed: of values and delays.
-        late: which ranks' kernels, blocks and calls are late.
+        late: which ranks' kernels, blocks and calls are late, at random.
         reused: whether gradients stay in their memory from step to step.
+        kernels_s: if given, every kernel of a late rank takes so long, and nothing else is late (s).
     """
 
     plan: Plan
@@ -69,6 +71,7 @@ class Story:
     seed: int
     late: tuple[bool, ...]
     reused: bool
+    kernels_s: float | None = None
 
     @property
     def size(self) -> int:
@@ -160,7 +163,11 @@ class Rank:
         return read
 
     def _late(self) -> None:
-        if self._story.late[self._rank] and self._random.random() < 0.5:
+        if not self._story.late[self._rank]:
+            return
+        if self._story.kernels_s is not None:
+            time.sleep(self._story.kernels_s if threading.current_thread().name == "autobyte-compute" else 0)
+        elif self._random.random() < 0.5:
             time.sleep(self._random.random() * LATE_S)
 
 
@@ -216,7 +223,7 @@ def test_an_engine_that_forgets_a_wait_is_found_out(backends: dict[int, list[Any
     """So the test above can fail."""
     layers = tuple(Layer(f"{i}", (Described(f"{i}.weight", 40, "float32", i),), 1e-3, 2e-3) for i in range(4))
     plan = agreed_plan(Job(Model("four", layers, 1), Cluster(2)), Config(100, 400, policy))
-    story = Story(plan, torch.float32, 3, 7, (True, True), False)
+    story = Story(plan, torch.float32, 2, 7, (True, True), False, kernels_s=0.05)
     assert worst(story, read_by_all(story, backends[2])) <= 1
     assert worst(story, read_by_all(story, backends[2], Forgetful)) > 1
     assert worst(story, read_by_all(story, backends[2], follows=False)) > 1
