@@ -15,6 +15,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._C._profiler import _ExperimentalConfig
 
 from autobyte.config import Config
 from autobyte.internals import own_gloo
@@ -130,6 +131,7 @@ class Rank:
         scale = 1 / story.size
         self._buffers = buffers(tensors=self._tensors, scale=scale, wire_dtype=wire, streams=self._streams)
         self._engine = Ordered(self._buffers, backend)
+        self._engine.names = lambda: story.plan.job.gradients.names
         self._runner = Runner(
             story.plan, self._engine, clock=time.perf_counter, arrived=lambda _: None, failed=_fail, rank=rank
         )
@@ -229,3 +231,28 @@ def test_an_engine_that_forgets_a_wait_is_found_out(backends: dict[int, list[Any
     assert worst(story, read_by_all(story, backends[2], follows=False)) > 1
     late = replace(story, late=(False, True))
     assert worst(late, read_by_all(late, backends[2], Forgetful)) > 1  # one rank is enough
+
+
+def test_a_profiler_shows_blocks_by_name_on_the_stream_where_they_run(backends: dict[int, list[Any]]) -> None:
+    layers = tuple(
+        Layer(f"layer{i}", (Described(f"layer{i}.weight", 4096, "float32", i),), 1e-3, 2e-3) for i in range(3)
+    )
+    job = Job(Model("three", layers, 1), Cluster(2))
+    fused, halves = (Story(agreed_plan(job, each), torch.float32, 1, 7, (True, True), False) for each in CONFIGS)
+    shown = {}
+    with torch.profiler.profile(experimental_config=_ExperimentalConfig(profile_all_threads=True)) as profiler:
+        for story in (fused, halves):
+            read_by_all(story, backends[2])
+    for event in profiler.events() or ():
+        if event.name.startswith("autobyte"):
+            shown.setdefault(event.name, set()).add(event.thread)
+            assert event.cpu_children  # what moves it
+    assert set(shown) == {
+        "autobyte block 0: layer0.weight … 48 KiB",
+        *(f"autobyte block {2 - i}, reduce-scatter: layer{i}.weight 16 KiB" for i in range(3)),
+        *(f"autobyte block {3 + i}, all-gather: layer{i}.weight 16 KiB" for i in range(3)),
+    }
+    assert all(len(threads) == 2 for threads in shown.values())  # of the two ranks
+
+
+CONFIGS = Config(64 * 1024, 64 * 1024, knobs={"fusion": 1.0}), Config(16 * 1024, 64 * 1024, "dear")
