@@ -21,7 +21,7 @@ from autobyte.torch.exchange.session import Session
 
 #: Steps whose counts are still out when a step is closed. Where averages wait on a device, the thread that trains
 #: runs ahead of other ranks' threads, and must not wait for theirs.
-OUT, OUT_ON_STREAMS = 1, 4
+OUT, OUT_ON_STREAMS = 1, 3
 
 
 class Listener:
@@ -368,6 +368,7 @@ class Exchange:
         try:
             return StepCounts(tally.wait())
         except CommunicationError as error:
+            self._session.check()  # what has failed before is why
             located = self._session.located(error)
             self._session.fail(located, names_silent=True)
             raise located from error

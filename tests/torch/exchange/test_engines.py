@@ -22,6 +22,7 @@ from autobyte.errors import InputError
 from autobyte.internals import own_gloo
 from autobyte.torch.exchange import engines, lookout
 from autobyte.torch.exchange.engines import ENGINES, connector, not_nccl_because, resolve
+from autobyte.torch.tuning.online import Online
 
 
 def test_engines_of_other_packages_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,3 +233,44 @@ def _captured(rank: int) -> str:
         train(model, optimizer, rank, range(3, 4))
     torch.cuda.is_current_stream_capturing = lambda: False
     return str(refused.value)
+
+
+@pytest.mark.parametrize("engine", ["ordered", "nccl"])
+def test_all_are_told_of_a_rank_that_has_no_memory_left_for_a_block(engine: str) -> None:
+    launch = Ranks(_full, 2, engine, timeout_s=40)
+    (other, other_s), (full, full_s) = launch.outcomes()
+    named = r"rank 1, step 6: (block \d+ of )?tensor '\d\.(weight|bias)'.*CUDA out of memory"
+    assert re.match(named, full), full
+    assert re.match(r"rank 0, step 6: ", other), other
+    assert re.search(named, other), other
+    assert max(other_s, full_s) < 12
+
+
+def _full(rank: int, engine: str) -> tuple[str, float]:
+    made = _with_stand_ins() if engine == "nccl" else []
+    Online.announces = lambda _: False  # type: ignore[method-assign]  # a switch of plans might come between
+    model = make_model()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = ab.DistributedOptimizer(
+        sgd, model, config=SMALL, engine="auto" if engine == "nccl" else engine, timeout=timedelta(seconds=3),
+        diagnostics=None,
+    )  # fmt: skip
+    train(model, optimizer, rank, range(6))
+    optimizer.flush()
+    if rank == 1:
+        assert optimizer.training is not None
+        optimizer.training.buffers.take = _no_room  # type: ignore[method-assign]
+    elif made:  # what the other one does not start never ends here
+        made[0].lost, Moment.always_over = True, False
+    began_s = time.monotonic()
+    with pytest.raises(ab.CommunicationError) as told:
+        for step in range(6, 10_000):
+            train(model, optimizer, rank, range(step, step + 1))
+            time.sleep(0.01)
+    took_s = time.monotonic() - began_s
+    time.sleep(5 * rank)  # else the other hears first that its connections are closed
+    return str(told.value), took_s
+
+
+def _no_room(block: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
