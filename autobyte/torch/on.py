@@ -259,11 +259,21 @@ class On:
             self.part()
 
     def recover(self) -> int:
-        """Let go of everything after a failure, and say how many steps parameters and optimizer state have taken."""
+        """Let go of everything after a failure, and say how many steps parameters and optimizer state have taken.
+
+        Raises:
+            CommunicationError: they are lost: a GPU has updated them from averages that never arrived.
+        """
+        exchange = self.training.exchange
         try:
             self.close()
         except CommunicationError as error:
             log.info("recovered from: %s", error)
+        if exchange.ahead and exchange.failed and not exchange.whole:
+            raise CommunicationError(
+                f"rank {self._rank}: parameters cannot be recovered, because the GPU went on when communication "
+                "failed, and updated them from averages that never arrived: load a checkpoint"
+            )
         self.last_state = self._to_json()
         log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
         return self._steps

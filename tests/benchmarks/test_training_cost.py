@@ -21,7 +21,7 @@ from autobyte.config import Config
 from autobyte.models import load
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
-from autobyte.torch.exchange import control, training
+from autobyte.torch.exchange import control, engines
 from autobyte.torch.model.pending import PendingClasses
 
 
@@ -79,7 +79,7 @@ class Instant(Engine):
 
 
 def instant() -> None:
-    training.ENGINES["instant"] = lambda made_for, timeout: Instant()
+    engines.ENGINES["instant"] = lambda made_for, timeout: Instant()
 
 
 @pytest.mark.parametrize("why", ["one rank", "enabled=False"])

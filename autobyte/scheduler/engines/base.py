@@ -52,6 +52,10 @@ class Engine(ABC):
         """
         timed(seen)
 
+    def unfinished(self) -> list[Block]:
+        """Blocks that were `done` for the host while a device still works on them, the oldest first; any thread."""
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """Release threads and sockets. No block may be in flight."""

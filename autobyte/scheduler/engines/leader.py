@@ -42,6 +42,10 @@ class Led(Engine):
         """Tell what the engine knows."""
         self._engine.time(block, seen, timed)
 
+    def unfinished(self) -> list[Block]:
+        """Those of the engine."""
+        return self._engine.unfinished()
+
     def close(self) -> None:
         """Part from the other ranks, and close the engine."""
         self._loop.close(timeout_s=0.1 if self._broken else 5.0)

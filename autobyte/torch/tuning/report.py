@@ -23,7 +23,7 @@ class Report:
     Args:
         model: name of its class.
         workers: ranks.
-        engine: `allreduce` or `ps`.
+        engine: that gradients travel by.
         wire_dtype: what gradients travel as, None as they are.
         config: in force.
         default: what training began with.

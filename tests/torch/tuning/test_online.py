@@ -20,6 +20,7 @@ from autobyte.job import Model
 from autobyte.scheduler.engines.streams import Event, HostStreams, Work
 from autobyte.torch.exchange import training as training_module
 from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.exchange.engines import STREAMS
 from autobyte.torch.tuning.kept import Kept
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
@@ -297,7 +298,7 @@ def test_what_is_planned_with_is_what_the_device_takes() -> None:
 
 
 def _on_device(rank: int) -> None:
-    training_module.STREAMS["ordered"] = lambda _parameters, timeout: SlowBlocks(timeout_s=timeout.total_seconds())
+    STREAMS["ordered"] = lambda _parameters, timeout: SlowBlocks(timeout_s=timeout.total_seconds())
     model = nn.Sequential(*(OnDevice(4, 4, bias=False) for _ in FORWARD_S))
     optimizer = ab.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.01), model, engine="ordered", keep=None,
