@@ -76,7 +76,7 @@ class Online:
         self._planned = False
         self._samples: deque[tuple[Floats, Floats]] = deque(maxlen=WINDOW)
         self._layer_s = np.zeros((2, len(layers)))
-        self._exposed_s = 0.0  # before this window
+        self._exposed_s = training.exchange.exposed_s  # before this window
         self._steps: list[float] = []
         self._first = 0
         self._last_s = time.perf_counter()
