@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,10 @@ from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
+from autobyte.torch.exchange.progress import Phase
 from autobyte.torch.exchange.session import Session
+
+_OPEN = Phase.OPEN  # a look-up less at every gradient
 
 
 class Listener:
@@ -89,6 +93,7 @@ class Exchange:
         self._accumulation = accumulation
         self._frozen = frozen or {}
         self._devices = {name: parameter.device for name, parameter in parameters.items()}
+        self._mirrored = {name for name in parameters if name in mirrors}
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
@@ -134,10 +139,10 @@ class Exchange:
         self._check_untouched()
         had = [False] * len(self._index)
         for name, parameter in self.parameters.items():
-            if parameter.grad is not None:
+            if (gradient := parameter.grad) is not None:
                 had[self._index[name]] = True
                 if self._passes[name] < self._accumulation or name in self._in_buffers:
-                    self._send(name, parameter)
+                    self._send(name, parameter, gradient)
             else:
                 self._missing[name] = torch.zeros_like(parameter)
                 self._put(name, self._missing[name])
@@ -213,8 +218,9 @@ class Exchange:
         places = [self._index[name] for name in chosen]
         self._session.wait(places)
         self._follow(places)
-        self._mirrors.bring(chosen)
-        for name in chosen:
+        if self._mirrored:
+            self._mirrors.bring(chosen)
+        for name in chosen if self._missing else ():
             zeros = self._missing.get(name)
             if zeros is None:
                 continue
@@ -224,7 +230,7 @@ class Exchange:
 
     def _follow(self, places: list[int]) -> None:
         """Let the model's stream wait for averages."""
-        for place in places:
+        for place in places if self._buffers.streams is not None else ():
             try:
                 self._buffers.follow(place)
             except Exception as error:  # of streams in host memory, where this waits: whatever the network did
@@ -256,14 +262,16 @@ class Exchange:
         return settled and not self.progress.open
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
-        mirrored = name in self._mirrors  # a GPU has yet to compute it
+        mirrored = name in self._mirrored  # a GPU has yet to compute it
+        completing, listener, progress = self._completing, self._listener, self.progress
 
         def complete(parameter: nn.Parameter) -> None:
-            with self._completing:
-                self._listener.backward()
-                self.progress.outdate()
+            with completing:
+                if progress.phase is not _OPEN:  # else an earlier gradient has
+                    listener.backward()
+                    progress.outdate()
                 if not mirrored:
-                    self._listener.gradient(name)
+                    listener.gradient(name)
                 if not self._muted:
                     self._pass(name, parameter)
 
@@ -271,22 +279,23 @@ class Exchange:
 
     def _pass(self, name: str, parameter: nn.Parameter) -> None:
         """Count a backward pass of a gradient; the last one of the step sends it."""
-        self._passes[name] += 1
-        if self._passes[name] > self._accumulation:
+        passes = self._passes[name] = self._passes[name] + 1
+        if passes > self._accumulation:
             raise InputError(
-                f"parameter '{name}' got {self._passes[name]} backward passes in a step of {self._accumulation}: "
+                f"parameter '{name}' got {passes} backward passes in a step of {self._accumulation}: "
                 "say accumulation=, or put all but the last into no_sync()"
             )
-        if self._passes[name] == self._accumulation:
-            if not self.progress.open:
+        if passes == self._accumulation:
+            if self.progress.phase is not _OPEN:
                 self._begin()
-            assert parameter.grad is not None
-            if parameter.grad._is_view():
+            gradient = parameter.grad
+            assert gradient is not None
+            if gradient._is_view():
                 self._in_buffers.add(name)
                 self.at_once = True
                 return
-            self._send(name, parameter)
-            self._sent[name] = parameter.grad, parameter.grad._version
+            gradient = self._send(name, parameter, gradient)
+            self._sent[name] = gradient, gradient._version
 
     def _begin(self, *, joined: bool = False) -> None:
         joining = joined or self._listener.begins()
@@ -301,23 +310,24 @@ class Exchange:
         self.at_once = False
         self.progress.begin(joining=joining)
 
-    def _send(self, name: str, parameter: nn.Parameter) -> None:
-        assert parameter.grad is not None
+    def _send(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+        """Let a gradient travel; return what travels, which is `.grad` from now on."""
         self._passes[name] = self._accumulation
-        index = self._index[name]
+        index, mirrored = self._index[name], name in self._mirrored
         self._buffers.forget(index)
-        if self._buffers.averages and name not in self._mirrors and is_shared(parameter.grad):
-            parameter.grad = parameter.grad.clone()
-        self._put(name, parameter.grad)
-        if name not in self._mirrors:
+        if self._buffers.averages and not mirrored and is_shared(gradient):
+            parameter.grad = gradient = gradient.clone()
+        self._put(name, gradient)
+        if mirrored:
+            self._mirrors.then(partial(self._on_left, name, index))
+        else:
             self._session.ready(index)
-            return
+        return gradient
 
-        def left() -> None:
-            self._listener.gradient(name)
-            self._session.ready(index)
-
-        self._mirrors.then(left)
+    def _on_left(self, name: str, index: int) -> None:
+        """A gradient is in host memory."""
+        self._listener.gradient(name)
+        self._session.ready(index)
 
     def missing(self, name: str) -> Tensor | None:
         """The zeros that travel for a gradient which this rank does not have."""
@@ -361,7 +371,7 @@ class Exchange:
             raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
         self._listener.leaves(name, gradient)
         try:
-            travelling = self._mirrors.leave(name, gradient) if name in self._mirrors else gradient
+            travelling = self._mirrors.leave(name, gradient) if name in self._mirrored else gradient
             self._buffers.put(self._index[name], travelling)
         except InputError as error:
             raise InputError(f"parameter '{name}': {error}") from None
