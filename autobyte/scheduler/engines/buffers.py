@@ -44,6 +44,8 @@ class Buffers:
         self.streams = streams
         self._complete: list[Event | None] = [None] * tensors  # when a gradient is complete
         self._arrived: list[Event | None] = [None] * tensors  # when the last of its blocks so far is in place
+        self._arrivals = 0  # blocks whose arrival was said so far
+        self._seen = 0, 0  # then all sums of so many tensors were seen to be in place
 
     def put(self, tensor: int, gradient: Tensor) -> None:
         """Say where a gradient lies. It is averaged and summed in place.
@@ -78,6 +80,19 @@ class Buffers:
         """Say when the sums of a block will be in place; blocks come in the order in which they will be."""
         for segment in block.segments:
             self._arrived[segment.tensor] = event
+        self._arrivals += 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether all sums that are on their way are in place; nobody waits."""
+        if self.streams is None:
+            return True
+        arrivals, (then, seen) = self._arrivals, self._seen
+        first = seen if then == arrivals else 0  # nobody looks twice
+        while first < len(self._arrived) and self.arrived([first]):
+            first += 1
+        self._seen = arrivals, first
+        return first == len(self._arrived)
 
     def arrived(self, tensors: Iterable[int]) -> bool:
         """Whether sums that are on their way are in place; nobody waits. Those that failed never are."""

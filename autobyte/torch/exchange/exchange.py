@@ -189,7 +189,7 @@ class Exchange:
     @property
     def whole(self) -> bool:
         """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
-        return self._session.whole and not self._missing and self._buffers.arrived(range(len(self.parameters)))
+        return self._session.whole and not self._missing and self._buffers.whole
 
     @property
     def failed(self) -> bool:

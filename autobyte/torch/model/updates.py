@@ -1,8 +1,9 @@
 """Optimizer steps layer by layer: each layer's parameters are updated when its forward pass is about to need them."""
 
 import copy
+import itertools
 import threading
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -187,12 +188,14 @@ class Updates:
         """Tell every layer which of each group's parameters are its own."""
         of = {parameter: layer for layer in self._layers for parameter in layer.parameters.values()}
         for layer in self._layers:
-            layer.members = [[] for _ in groups]
+            layer.members = {}
         for index, group in enumerate(groups):
             for parameter in group["params"]:
                 if parameter in of:
-                    of[parameter].members[index].append(parameter)
+                    of[parameter].members.setdefault(index, []).append(parameter)
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _take(self, first: int) -> None:
         """Wait for a layer, and update it and those after it that need no wait."""
         with self._taking:
@@ -203,15 +206,12 @@ class Updates:
                 layers[0].withdraw()
                 self._keep(layers, left=self._due - 1)
                 self._averages.wait(layers[0].parameters)
-                for index in range(first + 1, len(self._layers)):
-                    layer = self._layers[index]
-                    if layer.due:
-                        if not self._averages.arrived(layer.parameters):
-                            break
-                        layers.append(layer)
-                        layer.withdraw()
-                        self._averages.wait(layer.parameters)
-                self._keep(layers[1:], left=self._due - len(layers))
+                for layer in self._arrived_after(first):
+                    layers.append(layer)
+                    layer.withdraw()
+                if len(layers) > 1:
+                    self._averages.wait([name for layer in layers[1:] for name in layer.parameters])
+                    self._keep(layers[1:], left=self._due - len(layers))
                 self._update(layers)
             except BaseException:
                 for layer in layers:
@@ -223,8 +223,15 @@ class Updates:
             if not self._due:
                 self._former.forget()
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
+    def _arrived_after(self, first: int) -> Iterator["_Layer"]:
+        """The layers after one whose updates are due, up to the first whose averages have not arrived."""
+        averages, whole = self._averages, self._averages.whole
+        for layer in itertools.islice(self._layers, first + 1, None):
+            if layer.due:
+                if not (whole or averages.arrived(layer.parameters)):
+                    return
+                yield layer
+
     def _keep(self, layers: Sequence["_Layer"], *, left: int) -> None:
         """Copy layers that are about to be updated ahead of so many others."""
         if self._averages.whole:
@@ -233,8 +240,6 @@ class Updates:
             with unrecorded():
                 self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
     def _undo(self) -> None:
         """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again."""
         for layer in self._layers:
@@ -246,8 +251,6 @@ class Updates:
         self._due = 0
         self._undone()
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
     def _update(self, layers: Sequence["_Layer"]) -> None:
         """Update parameters from their gradients.
 
@@ -257,9 +260,11 @@ class Updates:
         for layer in layers:
             layer.check()
         dropped = [parameter for layer in layers for parameter in layer.restore()]
-        members = ([p for layer in layers for p in layer.members[index]] for index in range(len(self._hyper)))
-        groups = zip(self._hyper, members, strict=True)
-        self._part.param_groups = [{**hyper, "params": owned} for hyper, owned in groups if owned]
+        members: dict[int, list[nn.Parameter]] = {}
+        for layer in layers:
+            for index, owned in layer.members.items():
+                members.setdefault(index, []).extend(owned)
+        self._part.param_groups = [{**self._hyper[index], "params": members[index]} for index in sorted(members)]
         self._part.state = self._optimizer.state
         if self._part.param_groups:
             with unrecorded():
@@ -267,9 +272,7 @@ class Updates:
         for parameter in dropped:
             parameter.grad = None
         for layer in layers:
-            if layer.clear is not None:
-                for parameter in layer.parameters.values():
-                    layer.clear(parameter)
+            layer.clear_now()
 
 
 class _Layer:
@@ -284,9 +287,11 @@ class _Layer:
         self._classes = PendingClasses(parameters.values(), take)
         self.due = False
         self.clear: Callable[[nn.Parameter], None] | None = None
-        self.members: list[list[nn.Parameter]] = []  # this layer's parameters in each of the optimizer's groups
-        self._held: dict[str, tuple[torch.Tensor | None, int, int]] = {}  # gradient, its version, the parameter's
-        self._standing_in: set[str] = set()  # parameters whose `.grad` is zeros, because this rank has no gradient
+        self.members: dict[int, list[nn.Parameter]] = {}  # this layer's parameters, by the optimizer's groups
+        self._tensors = list(parameters.values())
+        self._held: list[torch.Tensor | None] = []  # gradients
+        self._versions: list[int] = []  # of parameters, and then of gradients
+        self._standing_in: dict[str, torch.Tensor | None] = {}  # zeros that are `.grad` where this rank has none
         self._dropped: set[str] = set()  # those of them whose zeros were dropped meanwhile
 
     def plan(self, missing: Callable[[str], torch.Tensor | None]) -> None:
@@ -294,23 +299,26 @@ class _Layer:
         self.clear, self.due = None, True
         self._standing_in.clear()
         self._dropped.clear()
-        for name, parameter in self.parameters.items():
-            gradient = parameter.grad
-            if gradient is None:
-                gradient = missing(name)
-                parameter.grad = gradient
-                self._standing_in.add(name)
-            self._held[name] = gradient, -1 if gradient is None else gradient._version, parameter._version
+        self._held = [parameter.grad for parameter in self._tensors]
+        for place, (name, parameter) in enumerate(self.parameters.items()):
+            if self._held[place] is None:
+                self._held[place] = self._standing_in[name] = parameter.grad = missing(name)
+        self._versions = self._versions_now()
         self._classes.set()
+
+    def _versions_now(self) -> list[int]:
+        versions = [parameter._version for parameter in self._tensors]
+        versions += [-1 if gradient is None else gradient._version for gradient in self._held]
+        return versions
 
     def withdraw(self) -> None:
         """The update is taken now: take zeros that stand in away, and note whose `.grad` was dropped."""
         self._classes.restore()
-        for name in self._standing_in:
-            parameter, gradient = self.parameters[name], self._held[name][0]
+        for name, zeros in self._standing_in.items():
+            parameter = self.parameters[name]
             if parameter.grad is None:
                 self._dropped.add(name)
-            elif parameter.grad is gradient:
+            elif parameter.grad is zeros:
                 parameter.grad = None
             else:
                 raise _changed(name)
@@ -326,12 +334,16 @@ class _Layer:
             return
         self._classes.restore()
         self.due = False
-        for name in self._standing_in:
-            if self.parameters[name].grad is self._held[name][0]:
+        for name, zeros in self._standing_in.items():
+            if self.parameters[name].grad is zeros:
                 self.parameters[name].grad = None
-        self._held.clear()
+        self._held = []
+        self.clear_now()
+
+    def clear_now(self) -> None:
+        """Clear its gradients, if it was asked for while they travelled."""
         if self.clear is not None:
-            for parameter in self.parameters.values():
+            for parameter in self._tensors:
                 self.clear(parameter)
 
     def check(self) -> None:
@@ -340,30 +352,36 @@ class _Layer:
         Raises:
             InputError: a parameter, or its gradient, was changed meanwhile.
         """
-        for name, parameter in self.parameters.items():
-            gradient, version, parameter_version = self._held[name]
-            if parameter._version != parameter_version:
-                raise InputError(
-                    f"parameter '{name}' was changed after step(), before its update was taken: call flush() before, "
-                    "or say cross_step=False"
-                )
-            if gradient is not None and gradient._version != version:
+        if self._versions != self._versions_now():
+            raise self._of_another_version()
+        for name, parameter, held in zip(self.parameters, self._tensors, self._held, strict=True):
+            gradient = parameter.grad
+            if gradient is not held and gradient is not None and name not in self._standing_in:
                 raise _changed(name)
-            if name not in self._standing_in and parameter.grad is not None and parameter.grad is not gradient:
-                raise _changed(name)
+
+    def _of_another_version(self) -> InputError:
+        places = zip(self._versions, self._versions_now(), strict=True)
+        place = next(place for place, (then, now) in enumerate(places) if then != now)
+        names = list(self.parameters)
+        if place >= len(names):
+            return _changed(names[place - len(names)])
+        return InputError(
+            f"parameter '{names[place]}' was changed after step(), before its update was taken: call flush() before, "
+            "or say cross_step=False"
+        )
 
     def restore(self) -> list[nn.Parameter]:
         """Bring back gradients that had been dropped, and return their parameters."""
         self.due = False
-        return [parameter for name, parameter in self.parameters.items() if self._restore(name, parameter)]
-
-    def _restore(self, name: str, parameter: nn.Parameter) -> bool:
-        """Whether a parameter's gradient had been dropped; it is back now."""
-        gradient, _, _ = self._held.pop(name)
-        if name in self._standing_in:  # `.grad` is what arrived from other ranks, or None
-            return name in self._dropped
-        dropped = parameter.grad is None
-        parameter.grad = gradient
+        dropped = []
+        for name, parameter, held in zip(self.parameters, self._tensors, self._held, strict=True):
+            if name in self._standing_in:  # `.grad` is what arrived from other ranks, or None
+                if name in self._dropped:
+                    dropped.append(parameter)
+            elif parameter.grad is None and held is not None:
+                parameter.grad = held
+                dropped.append(parameter)
+        self._held = []
         return dropped
 
 
