@@ -280,8 +280,23 @@ def is_compiled(module: nn.Module) -> bool:
 
     Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
     """
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
+    if getattr(module, "_compiled_call_impl", None) is not None or isinstance(module, torch.jit.ScriptModule):
+        return True
+    return "_orig_mod" in module._modules  # hasattr would look for a parameter and a buffer of that name, too
+
+
+def has_compiled_part(model: nn.Module) -> bool:
+    """Whether a module of a model, or its `forward`, is compiled. Every step asks, and `modules()` takes its time."""
+    waiting, seen = [model], {model}
+    while waiting:
+        module = waiting.pop()
+        if is_compiled(module) or has_compiled_forward(module):
+            return True
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                waiting.append(child)
+    return False
 
 
 def has_compiled_forward(module: nn.Module) -> bool:
@@ -289,7 +304,8 @@ def has_compiled_forward(module: nn.Module) -> bool:
 
     Modules inside are then traced with their hooks.
     """
-    return hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+    forward = vars(module).get("forward")
+    return forward is not None and hasattr(forward, "_torchdynamo_orig_callable")
 
 
 def uncompiled(hook: Hook) -> Hook:

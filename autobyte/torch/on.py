@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
+from autobyte.internals import has_compiled_part, see_hooks
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.training import Training, broadcast_state
@@ -314,7 +314,7 @@ class On:
         return why is None
 
     def _is_compiled(self) -> bool:
-        return any(is_compiled(module) or has_compiled_forward(module) for module in self._model.modules())
+        return has_compiled_part(self._model)
 
     def _unhook_compiled(self, *_: object) -> None:
         """Take hooks away once the user has compiled a part: `fullgraph=True` refuses them."""

@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
+from autobyte.torch.exchange.progress import Phase
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.exchange.waits import Waits
 from autobyte.torch.model.marks import marks_of
@@ -28,6 +30,8 @@ WAIT = "autobyte: wait for averages"  # in a profiler's trace
 #: Steps whose counts are still out when a step is closed. Where averages wait on a device, the thread that trains
 #: runs ahead of other ranks' threads, and must not wait for theirs.
 OUT, OUT_ON_STREAMS = 1, 3
+
+_OPEN = Phase.OPEN  # a look-up less at every gradient
 
 
 class Listener:
@@ -102,6 +106,7 @@ class Exchange:
         self.marks = marks_of(buffers.streams, next(iter(self._devices.values())))
         self._waits = Waits(self.marks)
         self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
+        self._mirrored = {name for name in parameters if name in mirrors}
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
@@ -149,10 +154,10 @@ class Exchange:
         self._check_untouched()
         had = [False] * len(self._index)
         for name, parameter in self.parameters.items():
-            if parameter.grad is not None:
+            if (gradient := parameter.grad) is not None:
                 had[self._index[name]] = True
                 if self._passes[name] < self._accumulation or name in self._in_buffers:
-                    self._send(name, parameter)
+                    self._send(name, parameter, gradient)
             else:
                 self._missing[name] = torch.zeros_like(parameter)
                 self._put(name, self._missing[name])
@@ -200,7 +205,7 @@ class Exchange:
     @property
     def whole(self) -> bool:
         """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
-        return self._session.whole and not self._missing and self._buffers.arrived(range(len(self.parameters)))
+        return self._session.whole and not self._missing and self._buffers.whole
 
     @property
     def ahead(self) -> bool:
@@ -239,8 +244,9 @@ class Exchange:
         places = [self._index[name] for name in chosen]
         if not self._have_arrived(places):
             self._wait(places)
-        self._mirrors.bring(chosen)
-        for name in chosen:
+        if self._mirrored:
+            self._mirrors.bring(chosen)
+        for name in chosen if self._missing else ():
             zeros = self._missing.get(name)
             if zeros is None:
                 continue
@@ -299,11 +305,14 @@ class Exchange:
         return settled and not self.progress.open
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
+        completing, listener, progress = self._completing, self._listener, self.progress
+
         def complete(parameter: nn.Parameter) -> None:
-            with self._completing:
-                self._listener.backward()
-                self.progress.outdate()
-                self._listener.gradient(name)
+            with completing:
+                if progress.phase is not _OPEN:  # else an earlier gradient has
+                    listener.backward()
+                    progress.outdate()
+                listener.gradient(name)
                 if not self._muted:
                     self._pass(name, parameter)
 
@@ -311,22 +320,23 @@ class Exchange:
 
     def _pass(self, name: str, parameter: nn.Parameter) -> None:
         """Count a backward pass of a gradient; the last one of the step sends it."""
-        self._passes[name] += 1
-        if self._passes[name] > self._accumulation:
+        passes = self._passes[name] = self._passes[name] + 1
+        if passes > self._accumulation:
             raise InputError(
-                f"parameter '{name}' got {self._passes[name]} backward passes in a step of {self._accumulation}: "
+                f"parameter '{name}' got {passes} backward passes in a step of {self._accumulation}: "
                 "say accumulation=, or put all but the last into no_sync()"
             )
-        if self._passes[name] == self._accumulation:
-            if not self.progress.open:
+        if passes == self._accumulation:
+            if self.progress.phase is not _OPEN:
                 self._begin()
-            assert parameter.grad is not None
-            if parameter.grad._is_view():
+            gradient = parameter.grad
+            assert gradient is not None
+            if gradient._is_view():
                 self._in_buffers.add(name)
                 self.at_once = True
                 return
-            self._send(name, parameter)
-            self._sent[name] = parameter.grad, parameter.grad._version
+            gradient = self._send(name, parameter, gradient)
+            self._sent[name] = gradient, gradient._version
 
     def _begin(self, *, joined: bool = False) -> None:
         if self._on_gpu and torch.cuda.is_current_stream_capturing():
@@ -347,19 +357,19 @@ class Exchange:
         self.at_once = False
         self.progress.begin(joining=joining)
 
-    def _send(self, name: str, parameter: nn.Parameter) -> None:
-        assert parameter.grad is not None
+    def _send(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+        """Let a gradient travel; return what travels, which is `.grad` from now on."""
         self._passes[name] = self._accumulation
-        index = self._index[name]
+        index, mirrored = self._index[name], name in self._mirrored
         self._buffers.forget(index)
-        if self._buffers.averages and name not in self._mirrors and is_shared(parameter.grad):
-            parameter.grad = parameter.grad.clone()
-        self._put(name, parameter.grad)
-        if name not in self._mirrors:
+        if self._buffers.averages and not mirrored and is_shared(gradient):
+            parameter.grad = gradient = gradient.clone()
+        self._put(name, gradient)
+        if mirrored:
+            self._mirrors.then(partial(self._session.ready, index))
+        else:
             self._session.ready(index)
-            return
-
-        self._mirrors.then(lambda: self._session.ready(index))
+        return gradient
 
     def missing(self, name: str) -> Tensor | None:
         """The zeros that travel for a gradient which this rank does not have."""
@@ -404,7 +414,7 @@ class Exchange:
             raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
         self._listener.leaves(name, gradient)
         try:
-            travelling = self._mirrors.leave(name, gradient) if name in self._mirrors else gradient
+            travelling = self._mirrors.leave(name, gradient) if name in self._mirrored else gradient
             self._buffers.put(self._index[name], travelling)
         except InputError as error:
             raise InputError(f"parameter '{name}': {error}") from None
