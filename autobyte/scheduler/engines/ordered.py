@@ -11,6 +11,7 @@ from torch import Tensor
 
 from autobyte.internals import gather_options, is_profiled
 from autobyte.scheduler.block import Block, Collective, Segment
+from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
@@ -87,6 +88,7 @@ class Ordered(Engine):
         with suppress(Exception):  # of a block that failed
             self.late()  # what is over by now stays so
         self._aborted = True
+        abandoned.append(self._backend)  # its destructor would wait for an abort that hangs
         self._streams.give_up(error)
         self._abort()
 
