@@ -352,7 +352,7 @@ class On:
             self._cross = False  # it is not known when the model reads parameters of its own
         layers = find_layers(self._model, self._calls, self.training.exchange.parameters)
         same = self.training.control.same("; ".join(layer.name for layer in layers))
-        times = LayerTimes(len(layers), next(self._model.parameters()).device) if same else None
+        times = LayerTimes(len(layers), self.training.exchange.marks) if same else None
         if self._cross:
             self._updates.install(layers, self.training.exchange.parameters, self._model, times)
         if times is not None:
@@ -422,4 +422,4 @@ class On:
 
 
 def _mark(times: LayerTimes, layer: int, *_: object) -> None:
-    times.called(layer, times.now())
+    times.enter(layer)

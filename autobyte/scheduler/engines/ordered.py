@@ -1,5 +1,6 @@
 """Blocks ordered on a device: the host enqueues them, and waits for none."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,9 +13,10 @@ from torch import Tensor
 from autobyte.internals import gather_options, is_profiled
 from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.allreduce import abandoned
-from autobyte.scheduler.engines.base import Done, Engine, Sent
+from autobyte.scheduler.engines.base import Done, Engine, Moments, Sent, Timed
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
+from autobyte.scheduler.engines.timing import BlockEvents, DeviceTimes
 from autobyte.units import format_bytes
 
 Segments = tuple[Segment, ...]
@@ -32,6 +34,7 @@ class Ordered(Engine):
         backend: the ranks, made for this engine alone.
         abort: ends what is under way when a rank is lost; called at most once.
         part: lets go of the ranks when nothing is under way; not called after `abort`.
+        clock: the time, by which blocks are told.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Ordered(Engine):
         *,
         abort: Callable[[], None] = lambda: None,
         part: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         assert buffers.streams is not None
         self._buffers = buffers
@@ -57,17 +61,30 @@ class Ordered(Engine):
             Collective.ALL_GATHER: self._all_gather,
         }
         self.names: Callable[[], Sequence[str]] = lambda: ()  # of tensors, for a profiler
+        self._times = DeviceTimes(self._streams.mark(), clock())
+        self._events: dict[int, BlockEvents] = {}  # by block, until `time` is called
         self.under_way: deque[tuple[Block, Event]] = deque()  # oldest first; those that are over may still be in it
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         """Enqueue a block."""
-        buffers, move = self._buffers, self._moves[block.op]
-        work = self._labelled(block) if is_profiled() else lambda: move(block)
-        event = self._streams.enqueue(work, buffers.complete(block), buffers.pieces(block))
+        buffers = self._buffers
+        move: Callable[[Block], None] = self._labelled(block) if is_profiled() else self._moves[block.op]
+        complete, began = buffers.complete(block), list[Event]()
+
+        def work() -> None:
+            began.append(self._streams.mark())
+            move(block)
+
+        event = self._streams.enqueue(work, complete, buffers.pieces(block))
+        self._events[block.index] = BlockEvents(complete, began, event)
         buffers.arrive(block, event)
         self.under_way.append((block, event))
         sent(block)
         done(block, None)
+
+    def time(self, block: Block, seen: Moments, timed: Timed) -> None:
+        """Tell when a block travelled on the device, once that is over."""
+        self._times.add(self._events.pop(block.index), seen, timed)
 
     def late(self) -> Block | None:
         """The oldest block that is not over; None if all are.
@@ -98,15 +115,15 @@ class Ordered(Engine):
         if not self._aborted:
             self._part()
 
-    def _labelled(self, block: Block) -> Callable[[], None]:
-        """What moves a block, as a profiler shows it."""
+    def _labelled(self, block: Block) -> Callable[[Block], None]:
+        """What moves a block, so that a profiler shows it by its name."""
         move, label = self._moves[block.op], _label(block, self.names())
 
-        def work() -> None:
+        def labelled(block: Block) -> None:
             with torch.profiler.record_function(label):
                 move(block)
 
-        return work
+        return labelled
 
     def _all_reduce(self, block: Block) -> None:
         options = dist.AllreduceOptions()

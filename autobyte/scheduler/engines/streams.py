@@ -47,7 +47,7 @@ class Streams(ABC):
 
     @abstractmethod
     def mark(self, written: Tensor | None = None) -> Event:
-        """Record an event behind all that the model's stream has been given so far.
+        """Record an event behind all that the model's stream has been given so far; in `work`, behind what that does.
 
         Args:
             written: what is complete at that moment.
@@ -120,8 +120,9 @@ class HostStreams(Streams):
 
     The model computes on the thread that trains, so its results are there when `mark` is called. To stand for a GPU,
     `mark` can hide them: what was written holds NaN until the event happens, later, on a thread of its own. Whoever
-    reads memory without waiting for its event then computes with NaN. `waits` counts the events that the model's
-    stream has waited for: there a GPU waits, and the thread that trains goes on.
+    reads memory without waiting for its event then computes with NaN. `compute` puts work before later marks, as a
+    kernel is before them. `waits` counts the events that the model's stream has waited for: there a GPU waits, and
+    the thread that trains goes on.
 
     Args:
         late: called before an event of the model's stream happens, and before work of the communication stream
@@ -138,11 +139,12 @@ class HostStreams(Streams):
         self._timeout_s = timeout_s
         self._given_up: Exception | None = None
         self.waits = 0
+        self._computes = late is not None or hide  # so events of the model's stream happen later
         self._compute, self._communication = _Queue("compute"), _Queue("communication")
 
     def mark(self, written: Tensor | None = None) -> Event:
         """Record an event on the model's stream."""
-        if self._late is None and not self._hide:
+        if not self._computes or self._communication.is_current:
             event = HostEvent()
             event.happen()
             return event
@@ -156,6 +158,11 @@ class HostStreams(Streams):
             written.copy_(value)
 
         return self._compute.put(appear, ())
+
+    def compute(self, work: Work) -> None:
+        """Put work into the queue of the model's stream; it stands for a kernel."""
+        self._computes = True
+        self._compute.put(work, ())
 
     def enqueue(self, work: Work, after: Iterable[Event], used: Iterable[Tensor] = ()) -> Event:
         """Put work into the queue of the communication thread."""
@@ -203,7 +210,13 @@ class _Queue:
 
     def __init__(self, name: str) -> None:
         self._items: queue.SimpleQueue[tuple[Work, list[HostEvent], HostEvent] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=f"autobyte-{name}", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=f"autobyte-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its work is what calls."""
+        return threading.current_thread() is self._thread
 
     def put(self, work: Work, after: Iterable[Event]) -> HostEvent:
         event = HostEvent()

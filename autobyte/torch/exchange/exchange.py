@@ -8,16 +8,22 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.profiler import record_function
 from torch.nn.parallel import DistributedDataParallel
 
 from autobyte.errors import InputError
 from autobyte.internals import is_shared
 from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.session import Session
+from autobyte.torch.exchange.waits import Waits
+from autobyte.torch.model.marks import marks_of
+
+WAIT = "autobyte: wait for averages"  # in a profiler's trace
 
 #: Steps whose counts are still out when a step is closed. Where averages wait on a device, the thread that trains
 #: runs ahead of other ranks' threads, and must not wait for theirs.
@@ -39,7 +45,7 @@ class Listener:
         """A backward pass has completed a gradient, and nothing has been done with it yet."""
 
     def gradient(self, name: str) -> None:
-        """A gradient is complete and, if it comes from a GPU, in host memory."""
+        """A gradient is complete; where a device computes, it has been given all that the gradient needs."""
 
     def leaves(self, name: str, gradient: Tensor) -> None:
         """A gradient, or zeros for one that is missing, is about to travel."""
@@ -92,6 +98,8 @@ class Exchange:
         self._control = control
         self._accumulation = accumulation
         self._frozen = frozen or {}
+        self.marks = marks_of(buffers.streams)
+        self._waits = Waits(self.marks)
         self._devices = {name: parameter.device for name, parameter in parameters.items()}
         self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
         self._muted = False
@@ -223,15 +231,14 @@ class Exchange:
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
-        places = [self._index[name] for name in names]
-        return self._session.arrived(places) and self._buffers.arrived(places)
+        return self._have_arrived([self._index[name] for name in names])
 
     def wait(self, names: Iterable[str] | None = None) -> None:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
         chosen = self.parameters if names is None else list(names)
         places = [self._index[name] for name in chosen]
-        self._session.wait(places)
-        self._follow(places)
+        if not self._have_arrived(places):
+            self._wait(places)
         self._mirrors.bring(chosen)
         for name in chosen:
             zeros = self._missing.get(name)
@@ -241,14 +248,30 @@ class Exchange:
                 self.parameters[name].grad = zeros.detach()  # another rank had one
             del self._missing[name]
 
-    def _follow(self, places: list[int]) -> None:
-        """Let the model's stream wait for averages."""
-        for place in places:
-            try:
-                self._buffers.follow(place)
-            except Exception as error:  # of streams in host memory, where this waits: whatever the network did
-                self._session.fail_tensor(place, error)
-                self._session.check()
+    def _have_arrived(self, places: list[int]) -> bool:
+        return self._session.arrived(places) and self._buffers.arrived(places)
+
+    def _wait(self, places: list[int]) -> None:
+        """Let this thread wait for averages, or the model's stream."""
+        entered = self._waits.enter()
+        with record_function(WAIT):
+            self._session.wait(places)
+            awaited = {event: None for place in places if (event := self._follow(place)) is not None}
+        self._waits.leave(entered, list(awaited))
+
+    def _follow(self, place: int) -> Event | None:
+        """Let the model's stream wait for an average."""
+        try:
+            return self._buffers.follow(place)
+        except Exception as error:  # of streams in host memory, where this waits: whatever the network did
+            self._session.fail_tensor(place, error)
+            self._session.check()
+            raise
+
+    @property
+    def exposed_s(self) -> float:
+        """For how long the model's computing has stood still for averages, in all steps as far as is known (s)."""
+        return self._waits.total_s
 
     def left(self) -> None:
         """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
@@ -276,14 +299,11 @@ class Exchange:
         return settled and not self.progress.open
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
-        mirrored = name in self._mirrors  # a GPU has yet to compute it
-
         def complete(parameter: nn.Parameter) -> None:
             with self._completing:
                 self._listener.backward()
                 self.progress.outdate()
-                if not mirrored:
-                    self._listener.gradient(name)
+                self._listener.gradient(name)
                 if not self._muted:
                     self._pass(name, parameter)
 
@@ -315,6 +335,7 @@ class Exchange:
                 "outside of torch.cuda.graph()"
             )
         joining = joined or self._listener.begins()
+        self._waits.read()
         self.left()
         before = self._session.plan
         self._session.begin(self.plan)
@@ -338,11 +359,7 @@ class Exchange:
             self._session.ready(index)
             return
 
-        def left() -> None:
-            self._listener.gradient(name)
-            self._session.ready(index)
-
-        self._mirrors.then(left)
+        self._mirrors.then(lambda: self._session.ready(index))
 
     def missing(self, name: str) -> Tensor | None:
         """The zeros that travel for a gradient which this rank does not have."""

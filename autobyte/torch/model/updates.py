@@ -172,11 +172,11 @@ class Updates:
         layer = self._layers[index]
 
         def called(_module: nn.Module, _arguments: object) -> None:
-            entered_s = times.now() if times is not None else 0.0
+            counts = times is not None and times.enter(index)
             if layer.due:
                 self._take(index)
-            if times is not None:
-                times.called(index, entered_s)
+                if counts and times is not None:
+                    times.leave(index)
 
         return called
 

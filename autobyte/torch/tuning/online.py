@@ -25,7 +25,7 @@ from autobyte.tuning import BRIEF, WARMUP, WINDOW
 log = logging.getLogger("autobyte")
 
 FIRST = 3  # steps before the first plan on measured times
-EXACT = 3  # steps at the end of a window in which a GPU is waited for at every layer
+EXACT = 3  # steps of a window in which a device's layers are timed; the step behind them reads the times
 
 
 class _Ended(NamedTuple):
@@ -76,6 +76,7 @@ class Online:
         self._planned = False
         self._samples: deque[tuple[Floats, Floats]] = deque(maxlen=WINDOW)
         self._layer_s = np.zeros((2, len(layers)))
+        self._exposed_s = 0.0  # before this window
         self._steps: list[float] = []
         self._first = 0
         self._last_s = time.perf_counter()
@@ -89,8 +90,6 @@ class Online:
         now = time.perf_counter()
         self._steps.append(now - self._last_s)
         self._last_s = now
-        if self._times.exact:
-            self._training.exchange.left()  # after this, a GPU has finished the backward pass
         self._hear()
         sample = self._times.seconds()
         if sample is not None:
@@ -100,7 +99,7 @@ class Online:
         elif len(self._steps) == (WINDOW if self._planned else FIRST):
             self._end_window()
         length = BRIEF if self._brief else WINDOW
-        self._times.be_exact(not self._planned or length - EXACT <= len(self._steps) < length)
+        self._times.be_exact(not self._planned or length - EXACT - 1 <= len(self._steps) < length - 1)
 
     def use(self, config: Config) -> None:
         """Switch now. Collective.
@@ -132,6 +131,7 @@ class Online:
         self._steps = []
         self._samples.clear()
         self._training.session.runner.passages.clear()
+        self._exposed_s = self._training.exchange.exposed_s
 
     def announces(self) -> bool:
         """Whether to announce something now: that there is an answer, or that this window may end. Only once."""
@@ -202,4 +202,5 @@ class Online:
         passages = list(self._training.session.runner.passages)
         crowding = sent(passages, len(self._steps), self._training.exchange.plan.credit_bytes)
         forward_s, backward_s = self._layer_s
-        return RankWindow(np.array(self._steps), forward_s, backward_s, totals(passages), crowding)
+        exposed_s = (self._training.exchange.exposed_s - self._exposed_s) / len(self._steps)
+        return RankWindow(np.array(self._steps), forward_s, backward_s, totals(passages), crowding, exposed_s)

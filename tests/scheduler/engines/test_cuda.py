@@ -106,7 +106,7 @@ def _launches(log: list[Call]) -> Iterator[tuple[str, list[Moment], Moment]]:
         elif call[0] in tuple(Collective):
             assert call[1] == "communication"
             op = call[0]
-        elif call[:2] == ("record", "communication"):
+        elif op and call[:2] == ("record", "communication"):  # the event before it is for its time
             yield op, waits, call[2]
             waits, op = [], ""
 
