@@ -42,6 +42,10 @@ class Engine(ABC):
         `done`, with or without `sent` before it.
         """
 
+    def unfinished(self) -> list[Block]:
+        """Blocks that were `done` for the host while a device still works on them, the oldest first; any thread."""
+        return []
+
     def time(self, block: Block, seen: Moments, timed: Timed) -> None:
         """Tell, now or later, when a block that is done travelled: as the host saw it, if no device knows better.
 
@@ -51,10 +55,6 @@ class Engine(ABC):
             timed: is told; from any thread, block by block, and never of a block that fails on the device.
         """
         timed(seen)
-
-    def unfinished(self) -> list[Block]:
-        """Blocks that were `done` for the host while a device still works on them, the oldest first; any thread."""
-        return []
 
     @abstractmethod
     def close(self) -> None:

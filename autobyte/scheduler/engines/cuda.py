@@ -65,10 +65,9 @@ class CudaEvent(Event):
     """An event of CUDA's, with its time. It is recorded when it is made: to wait for one that is not is no wait."""
 
     def __init__(self, stream: torch.cuda.Stream, streams: CudaStreams) -> None:
-        unused = streams.unused
+        self._streams, unused = streams, streams.unused
         self.event = unused.pop() if unused else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self.event.record(stream)
-        self._streams = streams
         self._over = False
 
     def __del__(self) -> None:

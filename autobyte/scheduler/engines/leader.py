@@ -38,13 +38,13 @@ class Led(Engine):
         else:
             self._loop.do(lambda: self._hold(block, sent, done))
 
-    def time(self, block: Block, seen: Moments, timed: Timed) -> None:
-        """Tell what the engine knows."""
-        self._engine.time(block, seen, timed)
-
     def unfinished(self) -> list[Block]:
         """Those of the engine."""
         return self._engine.unfinished()
+
+    def time(self, block: Block, seen: Moments, timed: Timed) -> None:
+        """Tell what the engine knows."""
+        self._engine.time(block, seen, timed)
 
     def close(self) -> None:
         """Part from the other ranks, and close the engine."""

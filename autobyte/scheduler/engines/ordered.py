@@ -12,6 +12,7 @@ from torch import Tensor
 
 from autobyte.internals import gather_options, is_profiled
 from autobyte.scheduler.block import Block, Collective, Segment
+from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.scheduler.engines.base import Done, Engine, Moments, Sent, Timed
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
@@ -32,8 +33,8 @@ class Ordered(Engine):
         buffers: where the gradients lie, with the streams of their device.
         backend: the ranks, made for this engine alone.
         abort: ends what is under way when a rank is lost; called at most once.
-        clock: the time, by which blocks are told.
         part: lets go of the ranks when nothing is under way; not called after `abort`.
+        clock: the time, by which blocks are told.
     """
 
     def __init__(
@@ -42,8 +43,8 @@ class Ordered(Engine):
         backend: Any,
         *,
         abort: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.perf_counter,
         part: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         assert buffers.streams is not None
         self._buffers = buffers
@@ -54,25 +55,25 @@ class Ordered(Engine):
         self._aborted = False
         self._size = int(backend.size())
         self._reduced: dict[Segments, Tensor] = {}  # this rank's share, until it is gathered
-        self._times = DeviceTimes(self._streams.mark(), clock())
-        self._events: dict[int, BlockEvents] = {}  # by block, until `time` is called
         self._moves = {
             Collective.ALL_REDUCE: self._all_reduce,
             Collective.REDUCE_SCATTER: self._reduce_scatter,
             Collective.ALL_GATHER: self._all_gather,
         }
         self.names: Callable[[], Sequence[str]] = lambda: ()  # of tensors, for a profiler
+        self._times = DeviceTimes(self._streams.mark(), clock())
+        self._events: dict[int, BlockEvents] = {}  # by block, until `time` is called
         self.under_way: deque[tuple[Block, Event]] = deque()  # oldest first; those that are over may still be in it
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         """Enqueue a block."""
-        buffers, move = self._buffers, self._moves[block.op]
-        moved = self._labelled(block) if is_profiled() else lambda: move(block)
+        buffers = self._buffers
+        move: Callable[[Block], None] = self._labelled(block) if is_profiled() else self._moves[block.op]
         complete, began = buffers.complete(block), list[Event]()
 
         def work() -> None:
             began.append(self._streams.mark())
-            moved()
+            move(block)
 
         event = self._streams.enqueue(work, complete, buffers.pieces(block))
         self._events[block.index] = BlockEvents(complete, began, event)
@@ -104,6 +105,7 @@ class Ordered(Engine):
         with suppress(Exception):  # of a block that failed
             self.late()  # what is over by now stays so
         self._aborted = True
+        abandoned.append(self._backend)  # its destructor would wait for an abort that hangs
         self._streams.give_up(error)
         self._abort()
 
@@ -113,15 +115,15 @@ class Ordered(Engine):
         if not self._aborted:
             self._part()
 
-    def _labelled(self, block: Block) -> Callable[[], None]:
-        """What moves a block, as a profiler shows it."""
+    def _labelled(self, block: Block) -> Callable[[Block], None]:
+        """What moves a block, so that a profiler shows it by its name."""
         move, label = self._moves[block.op], _label(block, self.names())
 
-        def work() -> None:
+        def labelled(block: Block) -> None:
             with torch.profiler.record_function(label):
                 move(block)
 
-        return work
+        return labelled
 
     def _all_reduce(self, block: Block) -> None:
         options = dist.AllreduceOptions()

@@ -120,9 +120,9 @@ class HostStreams(Streams):
 
     The model computes on the thread that trains, so its results are there when `mark` is called. To stand for a GPU,
     `mark` can hide them: what was written holds NaN until the event happens, later, on a thread of its own. Whoever
-    reads memory without waiting for its event then computes with NaN. `compute` puts work before later marks, as
-    kernels are. `waits` counts the events that the model's stream has waited for: there a GPU waits, and the thread
-    that trains goes on.
+    reads memory without waiting for its event then computes with NaN. `compute` puts work before later marks, as a
+    kernel is before them. `waits` counts the events that the model's stream has waited for: there a GPU waits, and
+    the thread that trains goes on.
 
     Args:
         late: called before an event of the model's stream happens, and before work of the communication stream
@@ -138,8 +138,8 @@ class HostStreams(Streams):
         self._hide = hide
         self._timeout_s = timeout_s
         self._given_up: Exception | None = None
-        self._computes = late is not None or hide  # so events of the model's stream happen later
         self.waits = 0
+        self._computes = late is not None or hide  # so events of the model's stream happen later
         self._compute, self._communication = _Queue("compute"), _Queue("communication")
 
     def mark(self, written: Tensor | None = None) -> Event:

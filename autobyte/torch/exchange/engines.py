@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.torch.arguments import AUTO
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import Control
+from autobyte.torch.exchange.deadline import Deadline
 
 
 class Connecting(Protocol):
@@ -77,7 +79,12 @@ def _nccl(training: Connecting, timeout: timedelta) -> Engine:
     assert isinstance(streams, CudaStreams)
     name, device, rank, size = f"{training.name}/nccl", streams.device, training.rank, training.size
     backend = training.control.meet(lambda: own_nccl(name, device=device, rank=rank, size=size, timeout=timeout))
-    return Ordered(training.buffers, backend, abort=backend.abort, part=backend.shutdown)
+
+    def part() -> None:
+        with suppress(TimeoutError):  # its ranks may be gone since
+            Deadline(timeout).run(backend.shutdown)
+
+    return Ordered(training.buffers, backend, abort=backend.abort, part=part)
 
 
 Connect = Callable[[Connecting, timedelta], Engine]

@@ -200,17 +200,12 @@ class Session:
     def _state(self) -> str:
         """What has been under way, for whoever looks into a failure."""
         names, missing, enqueued = self.plan.job.gradients.names, set(self.runner.missing), self._enqueued()
-        late, latest, flying = self._late(), self.runner.latest, len(self.runner.under_way)
-        pending = min(len(self._engine.unfinished()), len(latest))
-        place = len(latest) - flying - pending  # a device keeps the order in which the host was done with blocks
-        latest[place : place + pending] = [
-            times._replace(sent_s=None, done_s=None) for times in latest[place : place + pending]
-        ]
-        blocks = format_blocks(latest, time.perf_counter())
+        late, flying = self._late(), len(self.runner.under_way) + len(self._engine.unfinished())
+        blocks = format_blocks(self.runner.latest, time.perf_counter())
         here = [tensor in enqueued or tensor not in missing for tensor in late]
         tensors = format_tensors([names[tensor] for tensor in late], here=here)
         return (
-            f"last blocks of {len(self.plan.tiling)} in the plan, {flying + pending} of them under way; "
+            f"last blocks of {len(self.plan.tiling)} in the plan, {flying} of them under way; "
             f"times are milliseconds, and 0 is the failure:\n{blocks}\n\n"
             f"tensors that have not arrived: {len(late)} of {len(names)}\n{tensors}"
         )
