@@ -171,6 +171,7 @@ class Updates:
         """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
+        self._former.release()
 
     def _on_call(self, index: int, times: LayerTimes | None) -> Called:
         layer = self._layers[index]
