@@ -398,6 +398,7 @@ class Exchange:
             self._session.check()  # what has failed before is why
             located = self._session.located(error)
             self._session.fail(located, names_silent=True)
+            self._session.check()  # another thread may have been faster
             raise located from error
 
     def _check_taken(self, counts: StepCounts) -> None:
