@@ -77,7 +77,6 @@ class Control:
     def gather(self, numbers: torch.Tensor) -> torch.Tensor:
         """Everybody's numbers, shape [size, *]."""
         rows = [torch.empty_like(numbers) for _ in range(self.size)]
-        self.rollcall.issued += 1
         self._run(self._backend.allgather([rows], [numbers]), "gather numbers")
         return torch.stack(rows)
 
@@ -98,7 +97,6 @@ class Control:
         """Send one rank's tensor to all others, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        self.rollcall.issued += 1
         self._run(self._backend.broadcast([tensor], options), f"share {what}")
 
     def send(self, tensor: torch.Tensor, *, source: int = 0, what: str) -> None:
@@ -114,22 +112,15 @@ class Control:
         if travelling.data_ptr() != tensor.data_ptr():
             tensor.copy_(travelling)
 
-    def together(self, call: str) -> None:
-        """Make sure that all ranks are at a call before anything of it is sent.
+    def failure(self, what: str, *, step: int | None = None) -> CommunicationError:
+        """What all ranks see at once, as an error that says where details are.
 
-        Raises:
-            CommunicationError: naming the ranks that are not.
+        Args:
+            what: has gone wrong.
+            step: in which; by default where training is.
         """
-        missing = self.rollcall.meet(Deadline(self._timeout))
-        if missing:
-            why = (
-                f"rank {self.global_rank}, step {self._step()}: {call} is collective, and rank "
-                f"{', '.join(map(str, missing))} did not take part: call it on every rank, or before wrapping"
-            )
-            self.diagnostics.capture()
-            self.rollcall.alarm(why)
-            others = self.rollcall.absent()  # the others hear it before this rank, and perhaps the store, is gone
-            raise CommunicationError(why + self.diagnostics.write(why, others, self.rollcall.heard))
+        why = f"rank {self.global_rank}, step {self._step() if step is None else step}: {what}"
+        return CommunicationError(why + self.diagnostics.write(why))
 
     def same(self, value: str) -> bool:
         """Whether all ranks have the same."""
@@ -166,7 +157,6 @@ class Control:
         """Begin to count, without waiting, on how many ranks each flag is set."""
         counts = flags.to(torch.int32)
         options = dist.AllreduceOptions()
-        self.rollcall.issued += 1
         work = self._backend.allreduce([counts], options)
         return Tally(counts, lambda: self._run(work, "count missing gradients"))
 

@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +41,27 @@ class Listener:
     def leaves(self, name: str, gradient: Tensor) -> None:
         """A gradient, or zeros for one that is missing, is about to travel."""
 
-    def announces(self) -> bool | None:
-        """Whether this rank has something to say to all; None if nobody looks at announcements."""
+    def announces(self) -> bool:
+        """Whether this rank has something to say to all."""
+        return False
+
+    def loaded(self) -> Tensor | None:
+        """A note for `Heard`, if this rank has loaded something since the step before."""
         return None
+
+
+class Heard(NamedTuple):
+    """What ranks have said in steps before the last.
+
+    Args:
+        announced: whether any rank announced something.
+        loaded: how many ranks said that they had loaded something, in the last step in which any did.
+        note: this rank's of that step, as its listener made it.
+    """
+
+    announced: bool = False
+    loaded: int = 0
+    note: Tensor | None = None
 
 
 class Exchange:
@@ -97,7 +116,7 @@ class Exchange:
         self._in_buffers: set[str] = set()  # gradients that are views, in the step that is open
         self.at_once = False  # the latest step had such gradients: nobody may wait with its updates
         self._tally: Tally | None = None
-        self._tallies: deque[Tally] = deque()  # of steps whose announcements have not been looked at yet
+        self._tallies: deque[tuple[Tally, Tensor | None]] = deque()  # of steps that nobody has looked at, and notes
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
@@ -144,11 +163,10 @@ class Exchange:
         if self._tally is not None:
             self._check_taken(self._counts(self._tally))
         left_out = given_up or not (progress.taken or joined)
-        announces = self._listener.announces()
-        flags = StepFlags(had, left_out=left_out, joined=joined, announces=bool(announces))
+        announces, note = self._listener.announces(), None if given_up else self._listener.loaded()
+        flags = StepFlags(had, left_out=left_out, joined=joined, announces=announces, loaded=note is not None)
         self._tally = self._control.tally(flags.pack())
-        if announces is not None:
-            self._tallies.append(self._tally)
+        self._tallies.append((self._tally, note))
         self._mirrors.then(self._session.end)
         self._in_buffers.clear()
         progress.close()
@@ -169,13 +187,19 @@ class Exchange:
         """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
         return self._tally is not None and self._counts(self._tally).joined > 0
 
-    def announced(self) -> bool:
-        """Whether any rank announced something in a step before the last, not yet looked at. All ranks get the same.
+    def heard(self) -> Heard:
+        """What ranks have said in steps before the last, not yet looked at. All ranks get the same, but for notes.
 
         Nobody waits: `close` has waited for the counts of the step before.
         """
-        earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - 1)]
-        return any(self._counts(tally).announcing for tally in earlier)
+        heard = Heard()
+        while len(self._tallies) > 1:
+            tally, note = self._tallies.popleft()
+            counts = self._counts(tally)
+            heard = heard._replace(announced=heard.announced or counts.announcing > 0)
+            if counts.loaded:
+                heard = heard._replace(loaded=counts.loaded, note=note)
+        return heard
 
     def forget(self) -> None:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
@@ -192,7 +216,7 @@ class Exchange:
         return self._session.failed
 
     def start_over(self) -> None:
-        """All ranks have loaded one checkpoint: it does not matter any more who left out an update before.
+        """This rank loads a checkpoint: it does not matter any more who left out an update before.
 
         What was announced stays: who has announced something waits until all ranks have looked at it.
 
@@ -201,6 +225,7 @@ class Exchange:
         """
         self._session.check()
         self._tally = None
+        self.progress.forgive()
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
@@ -350,10 +375,10 @@ class Exchange:
     def _check_taken(self, counts: StepCounts) -> None:
         skipped = counts.left_out
         if 0 < skipped < self._control.size - counts.joined:
-            raise CommunicationError(
-                f"rank {self._control.global_rank}, step {self.steps}: "
+            raise self._control.failure(
                 f"{skipped} of {self._control.size} ranks left out a step that others took "
-                "(an exception that was caught, or zero_grad() before step()); their parameters differ now"
+                "(an exception that was caught, or zero_grad() before step()); their parameters differ now",
+                step=self.steps,
             )
 
     def _put(self, name: str, gradient: Tensor) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autobyte.internals import default_store
-from autobyte.torch.exchange.deadline import Deadline
 from autobyte.torch.exchange.secret import signed, unsigned
 
 log = logging.getLogger("autobyte")
@@ -54,8 +53,6 @@ class RollCall:
         self._raised = False
         self._said = ""
         self.heard = ""  # the alarm of another rank
-        self._calls = 0  # that needed all ranks at once
-        self.issued = 0  # collectives, in the order that all ranks keep
         self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
         self._over.set()
 
@@ -91,7 +88,6 @@ class RollCall:
         began_s = time.monotonic() - LONG_S
 
         def poll() -> None:
-            self._store.set(f"at{self._rank}", str(self.issued))
             answered = 0
             while not (over.is_set() or _ending.is_set()):
                 if self._store.check(["alarm"]):
@@ -110,31 +106,6 @@ class RollCall:
     def ignore(self) -> None:
         """Listen no more."""
         self._over.set()
-
-    def meet(self, deadline: Deadline) -> list[int]:
-        """Wait until all ranks are at this call, which scripts may make on one rank alone.
-
-        Returns:
-            the ranks that do not come in time, or wait already for a collective that comes after it.
-        """
-        self._calls += 1
-        call = f"call{self._calls}/rank"
-        missing = [other for other in self._others if other not in self._servers]
-
-        def passed(rank: int) -> bool:
-            return self._store.check([f"at{rank}"]) and int(self._store.get(f"at{rank}")) > self.issued
-
-        def gather() -> None:
-            nonlocal missing
-            self._store.set(f"{call}{self._rank}", "here")
-            while missing := [other for other in missing if not self._store.check([f"{call}{other}"])]:
-                if any(passed(other) for other in missing):
-                    break
-                time.sleep(POLL_S)
-
-        with contextlib.suppress(TimeoutError):
-            deadline.run(gather)
-        return missing
 
     def absent(self) -> str:
         """Hear the others, and put into words who is silent."""

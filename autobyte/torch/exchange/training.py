@@ -268,25 +268,29 @@ class Training:
             "wire_dtype": self.job.wire_dtype,
         }
 
-    def resume(self, checkpoint: Mapping[str, Any]) -> bool:
-        """Use config and plan of a checkpoint, if it is of the same job; whether it is. Collective if so."""
+    def fits(self, checkpoint: Mapping[str, Any]) -> bool:
+        """Whether config and plan of a checkpoint are of this job; the log says so if not."""
         current = self.to_json()
         other = [key for key in ("parameters", "workers") if checkpoint.get(key) != current[key]]
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return False
-        self.control.together("load_state_dict")
+        MeasuredPlan.from_json(checkpoint, self.job)  # whoever loads what cannot be read hears it at once
+        return True
+
+    def resume(self, checkpoint: Mapping[str, Any]) -> None:
+        """Use config and plan of a checkpoint that fits, the same on all ranks. Collective."""
+        current = self.to_json()
         plan = MeasuredPlan.from_json(checkpoint, self.job)
         config = plan.config
         if plan.job is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):
             self.replan(self.job, config, None)
-            return True
+            return
         try:
             self.replan(plan.job, config, plan.order)
         except InputError as error:  # its blocks are cut as another version cuts them
             log.info("the checkpoint's plan is left aside: %s", error)
             self.replan(self.job, config, None)
-        return True
 
     def _plan(self, job: Job, config: Config, order: Sequence[int] | None) -> Plan:
         """A config's plan, the same on all ranks. Collective."""
