@@ -73,6 +73,8 @@ class On:
         self.last_report: Report | None = None  # made by `close`
         self.last_state: dict[str, Any] | None = None  # made by `recover`: what a checkpoint keeps of the training
         self._handles: list[RemovableHandle] = []
+        self._watch: list[RemovableHandle] = []
+        self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
         self._drift = drift
         self.training = connect()
         self._record = record
@@ -86,9 +88,16 @@ class On:
             if search is not None:
                 self._search = search(self.training)
                 self._search.resume()
+            self._begin(listeners, cross_step=cross_step, verify_steps=verify_steps)
         except BaseException:
+            for handle in (*self._watch, *self._marks, *self._handles):
+                handle.remove()
             self.training.close()  # else its hooks would stay with the model
             raise
+
+    def _begin(self, listeners: Listeners, *, cross_step: bool, verify_steps: int) -> None:
+        """Make the parts that hear of steps, and hook into the model."""
+        model, optimizer = self._model, self._optimizer
         self._verification = Verification(self.training, verify_steps)
         self._steps = 0
         self._evaluating = False  # the last step had a closure
@@ -99,13 +108,11 @@ class On:
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
-        self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
         self._times: LayerTimes | None = None  # once layers are known
         if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
         else:
             self._warn_untuned()
-        self._watch: list[RemovableHandle] = []
         if self._hooked:
             self._watch = [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
             self._marks.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))

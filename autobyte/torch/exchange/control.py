@@ -54,6 +54,7 @@ class Control:
         self.diagnostics = diagnostics or Diagnostics(None, rank=self.ranks[rank])
         self._step = step
         self._timeout = timeout
+        self._broken = False  # a call has failed, and may still wait
         self._backend = self.meet(
             lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
         )
@@ -164,9 +165,9 @@ class Control:
         """Let go of the backend.
 
         Args:
-            idle: every call has come back, on all ranks.
+            idle: every call has come back, on all ranks, as far as is known.
         """
-        if not idle:
+        if not idle or self._broken:
             abandoned.append(self._backend)
         self._backend = None
 
@@ -188,6 +189,7 @@ class Control:
             self.rollcall.ignore()
 
     def _failed(self, what: str, error: Exception) -> CommunicationError:
+        self._broken = True
         why = f"rank {self.global_rank}, step {self._step()}: could not {what}: {first_line(error)}"
         self.diagnostics.capture()
         self.rollcall.alarm(why)

@@ -48,7 +48,13 @@ def _servers(training: Connecting, timeout: timedelta) -> Engine:
         workers=workers,
         servers=servers,
         connect=lambda: connect(
-            training.name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=training.largest
+            training.name,
+            rank=rank,
+            workers=workers,
+            servers=servers,
+            timeout=timeout,
+            largest=training.largest,
+            diagnostics=training.control.diagnostics,
         ),
     )
 
@@ -56,7 +62,15 @@ def _servers(training: Connecting, timeout: timedelta) -> Engine:
 def led(training: Connecting, engine: Engine, timeout: timedelta) -> Engine:
     ranks, name = training.ranks, f"{training.name}/order"
     rank = training.control.global_rank
-    connections = connect(name, rank=rank, workers=ranks, servers=ranks[:1], timeout=timeout, largest=0)
+    connections = connect(
+        name,
+        rank=rank,
+        workers=ranks,
+        servers=ranks[:1],
+        timeout=timeout,
+        largest=0,
+        diagnostics=training.control.diagnostics,
+    )
     return Led(engine, list(connections.values()), leads=training.rank == 0)
 
 

@@ -1,6 +1,7 @@
 """Optimizer steps layer by layer: each layer's parameters are updated when its forward pass is about to need them."""
 
 import copy
+import logging
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
@@ -31,6 +32,8 @@ from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import PendingClasses
 from autobyte.torch.model.times import LayerTimes
+
+log = logging.getLogger("autobyte")
 
 Called = Callable[[nn.Module, object], None]
 
@@ -159,9 +162,18 @@ class Updates:
         return {parameter for layer in due for parameter in layer.parameters.values()}
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Take the hooks away, and give up what is still due, because it was refused: parameters can be read again."""
         for hook in self._hooks:
             hook.remove()
+        left = [name for layer in self._layers if layer.due for name in layer.parameters]
+        if left:
+            log.warning(
+                "the last step() is not taken on %d tensors, '%s' first; the others have taken it",
+                len(left), left[0],
+            )  # fmt: skip
+        for layer in self._layers:
+            layer.give_up()
+        self._due = 0
 
     def _on_call(self, index: int, times: LayerTimes | None) -> Called:
         layer = self._layers[index]
