@@ -162,7 +162,7 @@ class Updates:
         return {parameter for layer in due for parameter in layer.parameters.values()}
 
     def remove(self) -> None:
-        """Take the hooks away, and give up what is still due, because it was refused: parameters can be read again."""
+        """Take the hooks away, and give up what is due and refused: parameters can be read again."""
         for hook in self._hooks:
             hook.remove()
         left = [name for layer in self._layers if layer.due for name in layer.parameters]
