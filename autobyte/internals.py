@@ -17,7 +17,9 @@ Four are read where they are used, because a function around them would do nothi
   `tests/scheduler/test_policies.py` uses it, to compare the policy `ddp` with them.
 """
 
+import gc
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -144,12 +146,18 @@ def own_gloo(
         else [make.create_default_device()]
     )
     backend = make(PrefixStore(f"autobyte/{name}", store or default_store()), rank, size, options)
-    _of_gloo.update({fd: target for fd, target in _sockets().items() if before.get(fd) != target})
+    found = {fd: target for fd, target in _sockets().items() if before.get(fd) != target}
+    if len(found) > size * len(options._devices):  # one that listens and one for each peer: others are among them
+        for theirs in _of_python():
+            found.pop(theirs, None)
+    _of_gloo.update(found)
     return backend
 
 
 #: Sockets of gloo's, by descriptor. It does not hand them out, and a child that is forked must not hold them: a data
 #: loader's worker lives on for a while after its parent was killed, and the peers would take the parent for alive.
+#: They are those that appear while gloo connects. What other threads open meanwhile with Python's `socket` is told
+#: apart; what libraries open in C is not, and is closed in children, too.
 _of_gloo: dict[int, str] = {}
 
 
@@ -162,6 +170,11 @@ def _sockets() -> dict[int, str]:
                 if (target := os.readlink(f"/proc/self/fd/{fd}")).startswith("socket:"):  # noqa: PTH115
                     found[int(fd)] = target
     return found
+
+
+def _of_python() -> set[int]:
+    """Descriptors of sockets that Python has an object for."""
+    return {each.fileno() for each in gc.get_objects() if issubclass(type(each), socket.socket)}
 
 
 def _close_in_child() -> None:

@@ -1,5 +1,6 @@
 """What AutoByte relies on in PyTorch without a promise: a test that fails here says what PyTorch has changed."""
 
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -261,3 +262,23 @@ def test_what_is_unrecorded_is_no_part_of_a_graph(how: str) -> None:
         with FakeTensorMode() as mode:
             forward(mode.from_tensor(torch.ones(2)))
         assert steps == [Tensor] and weight.tolist() == [1, 1], CHANGED + "an update is made of fake tensors"
+
+
+def test_a_socket_that_another_thread_opens_meanwhile_is_not_gloos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    look, theirs = internals._sockets, list[socket.socket]()
+
+    def then_open() -> dict[int, str]:
+        found = look()
+        theirs.append(socket.socket())
+        return found
+
+    monkeypatch.setattr(internals, "_sockets", then_open)
+    known = set(internals._of_gloo)
+    backend = internals.own_gloo("alone", rank=0, size=1, timeout=timedelta(seconds=5), store=dist.HashStore())
+    assert backend.size() == 1
+    ours = set(internals._of_gloo) - known
+    assert len(ours) == 1, CHANGED + "gloo opens another number of sockets than one for each rank"
+    assert theirs[0].fileno() not in ours
+    for each in theirs:
+        each.close()

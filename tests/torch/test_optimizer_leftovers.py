@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from ranks import free_port
 
 SCRIPT = Path(__file__).parent.parent / "leaving.py"
@@ -18,23 +19,19 @@ CASES = [("twin", "returns"), ("auto", "raises"), ("loader-fork", "SIGINT"), ("l
 STATUS = {"returns": 0, "raises": 1, "SIGINT": -2, "SIGTERM": -15}
 
 
-def test_processes_leave_no_semaphores_however_they_end(tmp_path: Path) -> None:
-    ranks = {case: [_start(rank, *case, port, tmp_path) for rank in (0, 1)] for case, port in _with_ports()}
-    for case, processes in ranks.items():
-        said = [process.communicate(timeout=200)[0] for process in processes]
-        ended = [process.returncode for process in processes]
-        assert ended == [STATUS[case[1]]] * 2, (case, ended, said)
-    for way, end in CASES:
-        names = [name for rank in (0, 1) for name in _file(tmp_path, rank, way).read_text().split()]
-        assert bool(names) == way.startswith("loader"), (way, names)
-        until = time.monotonic() + 10  # for workers, and the tracker, which end after the process
-        while left := [name for name in names if Path("/dev/shm", f"sem.{name.lstrip('/')}").exists()]:
-            assert time.monotonic() < until, (way, end, left)
-            time.sleep(0.1)
-
-
-def _with_ports() -> list[tuple[tuple[str, str], int]]:
-    return [(case, free_port()) for case in CASES]
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_processes_leave_no_semaphores_however_they_end(case: tuple[str, str], tmp_path: Path) -> None:
+    way, end = case
+    port = free_port()
+    processes = [_start(rank, way, end, port, tmp_path) for rank in (0, 1)]
+    said = [process.communicate(timeout=200)[0] for process in processes]
+    assert [process.returncode for process in processes] == [STATUS[end]] * 2, said
+    names = [name for rank in (0, 1) for name in _file(tmp_path, rank, way).read_text().split()]
+    assert bool(names) == way.startswith("loader"), names
+    until = time.monotonic() + 10  # for workers, and the tracker, which end after the process
+    while left := [name for name in names if Path("/dev/shm", f"sem.{name.lstrip('/')}").exists()]:
+        assert time.monotonic() < until, left
+        time.sleep(0.1)
 
 
 def _file(folder: Path, rank: int, way: str) -> Path:
