@@ -184,7 +184,7 @@ def _timing(rank: int) -> float:
             measured.leave(layer)
         measured.forward_over()
         for name in reversed(optimizer.training.exchange.parameters):
-            optimizer._listeners.gradient(name)
+            optimizer._mode._listeners.gradient(name)
         assert measured.seconds() is not None
 
     train = stepping(model, optimizer)
