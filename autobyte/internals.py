@@ -184,6 +184,8 @@ def hang_up(*, gloo: bool = False) -> None:
     port, there = getattr(store, "port", None), _sockets()
     for fd, target in there.items():
         with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copied:
+            if copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                continue  # gloo aborts the process if it cannot accept
             if _of_gloo.get(fd) == target if gloo else port is not None and copied.getpeername()[1] == port:
                 copied.shutdown(socket.SHUT_RDWR)
 
