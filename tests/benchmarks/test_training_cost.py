@@ -26,7 +26,7 @@ from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.streams import Event, Streams
-from autobyte.torch.exchange import control, training
+from autobyte.torch.exchange import control, engines
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.pending import PendingClasses
 
@@ -129,9 +129,9 @@ class Nobody:
 
 
 def instant() -> None:
-    training.ENGINES["instant"] = lambda made_for, timeout: Instant(made_for.buffers)
-    training.ENGINES["instant-ordered"] = lambda made_for, timeout: Ordered(made_for.buffers, Nobody())
-    training.STREAMS["instant-ordered"] = lambda parameters, timeout: Nowhere()
+    engines.ENGINES["instant"] = lambda made_for, timeout: Instant(made_for.buffers)
+    engines.ENGINES["instant-ordered"] = lambda made_for, timeout: Ordered(made_for.buffers, Nobody())
+    engines.STREAMS["instant-ordered"] = lambda parameters, timeout: Nowhere()
 
 
 @pytest.mark.parametrize("why", ["one rank", "enabled=False"])
@@ -208,7 +208,8 @@ def _timing(rank: int) -> float:
         measured = optimizer._mode._online._times
         measured.begin()
         for layer in range(50):
-            measured.called(layer, time.perf_counter())
+            measured.enter(layer)
+            measured.leave(layer)
         measured.forward_over()
         for name in reversed(optimizer.training.exchange.parameters):
             optimizer._listeners.gradient(name)

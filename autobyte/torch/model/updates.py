@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -34,6 +35,8 @@ from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import PendingClasses
 from autobyte.torch.model.times import LayerTimes
 
+log = logging.getLogger("autobyte")
+
 Called = Callable[[nn.Module, object], None]
 
 #: Optimizers that treat every element by itself and keep state per parameter: updating layer by layer is the same.
@@ -46,6 +49,10 @@ class Averages(Protocol):
     @property
     def whole(self) -> bool:
         """Whether every average of the step has arrived; nobody waits."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether updates are given to a device that waits for averages, while nobody knows yet if they will come."""
 
     @property
     def failed(self) -> bool:
@@ -70,7 +77,8 @@ class Updates:
 
     A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update,
     which mostly is while it waits for one. If they never come, the layers that were updated are again what they were,
-    and no update is due.
+    and no update is due. Where a device waits for averages, and not the thread that trains, nothing is copied: a
+    step that cannot be whole is lost with the parameters.
 
     Args:
         optimizer: the user's.
@@ -163,20 +171,27 @@ class Updates:
         return {parameter for layer in due for parameter in layer.parameters.values()}
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Take the hooks away, and give up what is due and refused: parameters can be read again."""
         for hook in self._hooks:
             hook.remove()
+        left = [name for layer in self._layers if layer.due for name in layer.parameters]
+        if left:
+            log.warning(
+                "the last step() is not taken on %d tensors, '%s' first; the others have taken it",
+                len(left), left[0],
+            )  # fmt: skip
+        self._give_up_due()
         self._former.release()
 
     def _on_call(self, index: int, times: LayerTimes | None) -> Called:
         layer = self._layers[index]
 
         def called(_module: nn.Module, _arguments: object) -> None:
-            entered_s = times.now() if times is not None else 0.0
+            counts = times is not None and times.enter(index)
             if layer.due:
                 self._take(index)
-            if times is not None:
-                times.called(index, entered_s)
+                if counts and times is not None:
+                    times.leave(index)
 
         return called
 
@@ -221,7 +236,7 @@ class Updates:
                 for layer in layers:
                     layer.refuse()
                 if self._averages.failed and not self._averages.whole:
-                    self._undo()
+                    self._give_up()
                 raise
             self._due -= len(layers)
             if not self._due:
@@ -244,25 +259,36 @@ class Updates:
 
     def _keep(self, layers: Sequence["_Layer"], *, left: int) -> None:
         """Copy layers that are about to be updated ahead of so many others."""
+        if self._averages.ahead:
+            return
         if self._averages.whole:
             self._former.forget()  # nothing can come between
         elif left:
             with unrecorded():
                 self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
 
-    def _undo(self) -> None:
-        """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again."""
+    def _give_up_due(self) -> None:
+        """Updates that are due will not be taken."""
         for layer in self._layers:
             if layer.due:
                 layer.classes.restore()
                 layer.due = False
                 self._held.give_up(layer.span)
                 layer.clear_now()
+        self._due = 0
+
+    def _give_up(self) -> None:
+        """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again.
+
+        Not so where a device has updated layers from what lay in memory.
+        """
+        self._give_up_due()
+        if self._averages.ahead:
+            return
         with unrecorded():
             self._former.bring_back()
         for group, hyper in zip(self._optimizer.param_groups, self._hyper, strict=False):
             _put_back(group, hyper)
-        self._due = 0
         self._undone()
 
     def _update(self, layers: Sequence["_Layer"]) -> None:
