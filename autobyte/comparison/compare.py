@@ -18,7 +18,7 @@ from autobyte.models import load, names
 from autobyte.notebooks import html_table
 from autobyte.results import DATABASE, Results
 from autobyte.scenario import STEADY, Scenario
-from autobyte.scheduler.policies import space_of
+from autobyte.scheduler.policies import check_ranges, space_of
 from autobyte.simulator.effects import PLAIN, Effects
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def compare(
         what was found; the same arguments find the same.
 
     Raises:
-        InputError: no job, an unknown name, a count below 1, or arguments that do not go together.
+        InputError: no job, an unknown name, a count below 1, a space of sizes that the policy does not have, or
+            arguments that do not go together.
         FileError: `results` holds another comparison.
     """
     if not isinstance(job, Job):
@@ -146,6 +147,7 @@ def compare(
                 )
             )
     within = space or space_of("bytescheduler", job)
+    check_ranges(within.default.policy, within)
     contest = Contest(
         job, tuple(tuners or TUNERS), budget, seeds, within, scenario, effects,
         retune=retune, before=before, storage=storage,

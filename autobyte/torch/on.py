@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
+from autobyte.scheduler.policies import check_sizes
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.training import Training, broadcast_state
@@ -235,6 +236,7 @@ class On:
 
     def reconfigure(self, config: Config) -> None:
         """Use a config from the next step on. Collective."""
+        check_sizes(config, "the config")
         self.training.control.agree("a config", str(config))
         if self._online is not None:
             self._online.use(config)

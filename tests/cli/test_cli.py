@@ -71,6 +71,13 @@ def test_the_example_of_simulate_shows_a_gain(say: Say) -> None:
     assert "gap between DDP at its best and the bound, closed: 91.3 %" in table
 
 
+def test_sizes_that_a_policy_does_not_have_are_one_line(say: Say) -> None:
+    for policy, option in (("fifo", "partition"), ("fifo", "credit"), ("ddp", "credit"), ("tictac", "partition")):
+        status, _, err = say("simulate", "--model", PROFILE, "--policy", policy, f"--{option}", "4MB")
+        assert (status, err) == (2, f"autobyte: policy '{policy}' has no {option}: leave --{option} out\n")
+    assert say("simulate", "--model", PROFILE, "--policy", "ddp", "--partition", "4MB")[0] == 0
+
+
 def test_simulate_takes_units_lists_and_scenarios(say: Say) -> None:
     words = ["simulate", "--model", PROFILE, "--workers", "2", "--bandwidth", "1Gbit,500Mbit", "--slowdown", "1,2"]
     answer = json.loads(say(*words, "--latency", "2ms", "--overhead", "1ms,0s", "--json")[1])
