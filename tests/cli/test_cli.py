@@ -307,6 +307,23 @@ def test_a_link_without_limit_is_compared_and_reported(say: Say, tmp_path: Path)
     assert "inf Gbit/s" in (tmp_path / "run" / "report.html").read_text()
 
 
+def test_report_says_what_is_wrong_with_a_folder(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "results.sqlite").write_text("")
+    which = "name one that `autobyte compare --out` or `autobyte bench --out` wrote"
+    for name, told in {
+        "nowhere": f"does not exist; {which}",
+        "file": f"is not a folder; {which}",
+        "empty": f"holds no results; {which}",
+        "begun": "has not ended; run the same `autobyte compare` again",
+    }.items():
+        status, out, err = say("report", tmp_path / name)
+        assert (status, out) == (2, "")
+        assert err.endswith(f"'{tmp_path / name}' {told}\n") and len(err.splitlines()) == 1
+
+
 PLUGIN = """
 from autobyte.tuners.fixed import Default
 @Default.register("crashes")
