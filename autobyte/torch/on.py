@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from autobyte.torch.tuning.report import Report, report_on
 from autobyte.torch.tuning.search import Search, fingerprint
 
 log = logging.getLogger("autobyte")
+
+COMPILED = "the model is compiled, so its layers have no hooks, and nothing is measured or tuned"
 
 
 class On:
@@ -90,6 +93,8 @@ class On:
             raise
         self._verification = Verification(self.training, verify_steps)
         self._steps = 0
+        self._told_steps = -1  # that a message has said
+        self._untuned = ""  # why nothing is planned or tuned
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
         listeners.start(self._updates, self._verification)
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
@@ -247,14 +252,14 @@ class On:
         """What was tried, won and spent."""
         adviser = self._online.adviser if self._online is not None else None
         tuner = self._search.tuner if self._search is not None else None
-        return report_on(self.training, adviser, tuner=tuner, default=self._default)
+        return report_on(self.training, adviser, tuner=tuner, default=self._default, untuned=self._untuned)
 
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""
         try:
             self.flush()
         finally:
-            self.last_report = self.report()
+            self.last_report = replace(self.report(), over=True)
             for handle in (*self._watch, *self._marks, *self._handles):
                 handle.remove()
             self._updates.remove()
@@ -267,7 +272,8 @@ class On:
         except CommunicationError as error:
             log.info("recovered from: %s", error)
         self.last_state = self._to_json()
-        log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
+        if self._told_steps != self._steps:
+            log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
         return self._steps
 
     def part(self) -> None:
@@ -283,6 +289,7 @@ class On:
 
     def _on_undone(self) -> None:
         self._steps -= 1
+        self._told_steps = self._steps
         log.warning(
             "rank %d: some averages never arrived, so the last step() is undone on every layer: parameters and "
             "optimizer state have taken %d steps",
@@ -327,6 +334,7 @@ class On:
             self._times.begin()  # of a pass that is never seen: what was measured before counts on
 
     def _warn_untuned(self) -> None:
+        self._untuned = f"{COMPILED}: pass in the model itself, and call what torch.compile(model) returns"
         if self._search is not None or self._callback is not None:
             log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
 
@@ -356,7 +364,8 @@ class On:
             self._online = Online(self.training, layers, times, adviser, self._callback)
             self._listeners.tune(self._online)
         else:
-            log.warning("ranks call their layers in different orders: nothing is planned or tuned")
+            self._untuned = "ranks call their layers in different orders: nothing is planned or tuned"
+            log.warning("%s", self._untuned)
 
     def _recording(self) -> Recording | None:
         if self._record is None:
