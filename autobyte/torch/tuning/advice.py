@@ -374,7 +374,7 @@ class Adviser:
         step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
         self._begun = True
         job, ended, begun = self.measured_job(window), audition.over, audition.left is not None
-        before = audition.trials.get(window.config)
+        usual_s = audition.usual_s
         chosen = audition.choose(job, window.config, step_s)
         if not begun:
             log.info(
@@ -384,10 +384,10 @@ class Adviser:
         if audition.over and not ended:
             search.finish(job, chosen, audition.trials)
         elif ended and not audition.over:
-            assert before is not None and step_s is not None, "a winner is compared with what it was"
+            assert usual_s is not None and step_s is not None, "a winner is compared with what it was"
             log.info(
                 "search begun again: under %s a step takes %.4g ms now, and took %.4g ms",
-                window.config.full_label, 1e3 * step_s, 1e3 * before.step_s,
+                window.config.full_label, 1e3 * step_s, 1e3 * usual_s,
             )  # fmt: skip
         return chosen
 

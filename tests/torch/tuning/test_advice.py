@@ -19,6 +19,7 @@ from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import MeasuredPlan, begin_with, unmeasured
 from autobyte.torch.tuning import advice
 from autobyte.torch.tuning.advice import NOTICE, Advice, Adviser, Window
+from autobyte.torch.tuning.audition import HOLD
 from autobyte.torch.tuning.kept import Kept, Trial
 from autobyte.torch.tuning.report import report_on
 from autobyte.torch.tuning.search import Search
@@ -227,7 +228,7 @@ def test_the_log_says_how_much_a_step_has_changed_and_that_a_search_was_cut_shor
         training, layers, Search(training, tuner=None, space=None, budget=None, seed=0, keep=tmp_path / "kept.toml")
     )
     chosen = follow(adviser, CONFIG, 25)[-1]
-    follow(adviser, chosen, 4, slower=1.5)
+    follow(adviser, chosen, HOLD + 2, slower=1.5)
     assert f"under {chosen.full_label} a step takes 30 ms now, and took 20 ms" in caplog.text
     adviser.part()
     assert "training ended before the search did: nothing is kept of this search" in caplog.text
@@ -263,7 +264,7 @@ def test_what_auto_chose_is_kept_and_used_again_while_it_is_as_fast(tmp_path: Pa
     assert config == chosen
     assert follow(adviser, OTHER, 6) == [chosen] * 6  # whatever a checkpoint says
     tried = dict(adviser.trials)
-    assert len(set(follow(adviser, chosen, 4, slower=1.5))) > 1  # all are measured again
+    assert len(set(follow(adviser, chosen, HOLD + 2, slower=1.5))) > 1  # all are measured again
     assert tried.keys() <= adviser.trials.keys()
 
 
