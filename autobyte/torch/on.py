@@ -335,7 +335,7 @@ class On:
 
     def _warn_untuned(self) -> None:
         self._untuned = f"{COMPILED}: pass in the model itself, and call what torch.compile(model) returns"
-        if self._search is not None or self._callback is not None:
+        if self.training.rank == 0 and (self._search is not None or self._callback is not None):
             log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:

@@ -183,7 +183,7 @@ class Adviser:
             return "settled" if self._search.audition.over else "searching"
         if self.tuning is None:
             return "settled"
-        return "searching" if self._search.budget is not None or self._on_trial else "settled"
+        return "searching" if self._search.budget is not None or self._on_trial or not self.trials else "settled"
 
     @property
     def _thinks(self) -> bool:

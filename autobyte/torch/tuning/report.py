@@ -115,7 +115,9 @@ class Report:
         }
 
     def __str__(self) -> str:
-        searching = "searching, best so far " if self._searching else ""
+        searching = ""
+        if self._searching:
+            searching = f"{'search unfinished' if self.over else 'searching'}, best so far "
         lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {searching}{self._label(self.best)}"]
         if self.link_bytes_per_s is not None:
             lines.append(f"links as blocks saw them {self.link_bytes_per_s * 8e-9:.3g} Gbit/s{self._bound()}")
@@ -123,7 +125,7 @@ class Report:
             lines.append(self.unmeasured)
         elif self.tuner is None:
             lines.append('nothing searches: pass policy="auto" or tuner="twin" if it should')
-        elif self.state in ("starting", "thinking", "compiling"):
+        elif not self.trials or self.state == "compiling":
             lines.append(f"{self.tuner} {self._beginning()}")
         if self.trials:
             windows = sum(trial.windows for trial in self.trials.values())
@@ -140,18 +142,18 @@ class Report:
         return self.state in ("searching", "compiling") and bool(self.trials)
 
     def _beginning(self) -> str:
-        """What a search does before it has chosen a config."""
-        what = {
-            "starting": "has not seen a window yet: the first plan is made beside training",
-            "thinking": "is thinking about its first window, beside training",
-            "compiling": "is compiling what it needs, beside training: up to a minute, once on this machine",
-        }
-        ended = {
-            "starting": "has seen no window: training ended before",
-            "thinking": "was thinking about its first window when training ended",
-            "compiling": "was compiling what it needs when training ended",
-        }
-        return (ended if self.over else what)[self.state]
+        """What a search does before it has measured a config, now or when training ended."""
+        if self.state == "settled":
+            return "uses what an earlier training found"
+        doing = {
+            "starting": "waiting for its first window",
+            "thinking": "thinking about its first window",
+            "compiling": "compiling what it needs",
+            "searching": "measuring its first config",
+        }[self.state]
+        if self.over:
+            return f"was still {doing} when training ended"
+        return f"is {doing}, beside training" + (": up to a minute, once" if self.state == "compiling" else "")
 
     def _bound(self) -> str:
         """The bound in words; nothing where a step was measured below it, which shows that the estimate is wrong."""
@@ -181,7 +183,7 @@ class Report:
         for heading in ("config", "windows of ten steps", "step"):
             table.add_column(heading, justify="left" if heading == "config" else "right")
         for config, trial in sorted(self.trials.items(), key=lambda item: item[1].step_s):
-            now = "on trial" if self._searching else "in force"
+            now = "on trial" if self._searching and not self.over else "in force"
             marked = ((now, self.config), ("default", self.default))
             marks = [name for name, each in marked if config == each]
             label = f"{self._label(config)}  {', '.join(marks)}".rstrip()

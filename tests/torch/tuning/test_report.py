@@ -55,6 +55,8 @@ def test_a_search_that_goes_on_says_what_is_best_so_far(report: Report) -> None:
     assert tuner.endswith("1.250x the default")  # of the best, not of what is on trial
     assert "in force" not in str(running) and rows[1].split("  ")[1].strip() == "on trial, default"
     assert running.to_json()["best"] == FAST.to_json()
+    ended = str(replace(running, over=True))
+    assert "search unfinished, best so far" in ended and "on trial" not in ended
 
 
 def test_what_was_never_measured_is_not_compared_with(report: Report) -> None:
@@ -95,19 +97,23 @@ def test_a_model_that_is_never_measured_says_why() -> None:
 
 def test_what_a_search_does_before_its_first_choice(report: Report) -> None:
     said = {
-        "starting": ("has not seen a window yet: the first plan is made beside training", "has seen no window"),
-        "thinking": ("is thinking about its first window, beside training", "was thinking"),
-        "compiling": ("is compiling what it needs, beside training: up to a minute", "was compiling"),
+        "starting": "waiting for its first window",
+        "thinking": "thinking about its first window",
+        "compiling": "compiling what it needs",
+        "searching": "measuring its first config",
     }
-    for state, (now, then) in said.items():
+    for state, what in said.items():
         empty: Report = replace(EMPTY, state=state)  # type: ignore[arg-type]
-        assert str(empty).splitlines()[1].startswith(f"twin {now}")
-        assert str(replace(empty, over=True)).splitlines()[1].startswith(f"twin {then}")
+        assert str(empty).splitlines()[1].startswith(f"twin is {what}, beside training")
+        assert str(replace(empty, over=True)).splitlines()[1] == f"twin was still {what} when training ended"
+    kept = replace(EMPTY, state="settled")
+    assert str(kept).splitlines()[1:] == ["twin uses what an earlier training found"]
     compiling = str(replace(report, state="compiling"))
     assert "searching, best so far" in compiling and "is compiling" in compiling and "5 windows of 2" in compiling
 
 
 def test_what_is_not_known_is_not_said() -> None:
+    assert str(EMPTY).splitlines()[1:] == ["twin is waiting for its first window, beside training"]
     assert str(replace(EMPTY, tuner=None)).endswith(
         'nothing searches: pass policy="auto" or tuner="twin" if it should'
     )
