@@ -1,68 +1,31 @@
-"""Numba's `njit`: a word to whoever waits for the first compilation, and an end to it when the process ends."""
+"""Numba's `njit`, and a word to whoever waits for the first compilation on a machine."""
 
-import atexit
 import logging
-import threading
-import time
 from typing import Any
 
 from numba import njit
 from numba.core import event
 
-__all__ = ["is_compiling", "njit"]
+__all__ = ["njit"]
 
 log = logging.getLogger("autobyte")
 
-COMPILE = "numba:compile"
-PARTING_S = 10.0  # how long the end of a process waits for a pass of the compiler, which takes up to 2 s alone
 
-
-class Compilations(event.Listener):
-    """Says once that code of this package is being compiled; code that the cache has is not.
-
-    When the process ends, compiling in the background does as well, before the next pass: nobody needs it, and LLVM
-    at work while it is unloaded crashes the process.
-    """
+class CompileNotice(event.Listener):
+    """Says once that code of this package is being compiled; code that the cache has is not."""
 
     def __init__(self) -> None:
         self.said = False
-        self.under_way: list[threading.Thread] = []  # once for each function
 
     def on_start(self, event: Any) -> None:
         """Look at what is about to be compiled."""
-        thread = threading.current_thread()
-        if _is_ours(event):
-            self.under_way.append(thread)
-            if not self.said:
-                self.said = True
-                log.warning("compiling the simulator for this machine: up to a minute, once")
-        if thread in self.under_way and thread.daemon and not threading.main_thread().is_alive():
-            raise SystemExit("the process ends")
+        function = event.data["dispatcher"].py_func
+        if not self.said and function.__module__.startswith("autobyte."):
+            self.said = True
+            log.warning("compiling the simulator for this machine: up to a minute, once")
 
     def on_end(self, event: Any) -> None:
-        """A function is compiled, or never will be."""
-        if _is_ours(event):
-            self.under_way.remove(threading.current_thread())
+        """Nobody waits any more."""
 
 
-def _is_ours(event: Any) -> bool:
-    """Whether a function of this package is meant, not one of a library or a pass of the compiler."""
-    return event.kind == COMPILE and bool(event.data["dispatcher"].py_func.__module__.startswith("autobyte."))
-
-
-_compilations = Compilations()
-for kind in (COMPILE, "numba:run_pass"):
-    event.register(kind, _compilations)  # type: ignore[no-untyped-call]
-
-
-def is_compiling() -> bool:
-    """Whether code of this package is being compiled."""
-    return bool(_compilations.under_way)
-
-
-@atexit.register
-def _part() -> None:
-    """Wait until nothing is compiled."""
-    until_s = time.monotonic() + PARTING_S
-    for thread in {*_compilations.under_way} - {threading.current_thread()}:
-        thread.join(max(0.0, until_s - time.monotonic()))
+event.register("numba:compile", CompileNotice())  # type: ignore[no-untyped-call]

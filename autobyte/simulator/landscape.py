@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+import autobyte.compilations  # noqa: F401  ends with the process what its threads compile
 from autobyte.config import Config
 from autobyte.job import Floats, Job
 from autobyte.simulator.effects import PLAIN, Effects
