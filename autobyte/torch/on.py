@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_part, see_hooks
+from autobyte.scheduler.policies import check_sizes
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.exchange import Heard
 from autobyte.torch.exchange.join import share_everything
@@ -35,6 +37,8 @@ from autobyte.torch.tuning.report import Report, report_on
 from autobyte.torch.tuning.search import Search, fingerprint
 
 log = logging.getLogger("autobyte")
+
+COMPILED = "the model is compiled, so its layers have no hooks, and nothing is measured or tuned"
 
 
 class On:
@@ -100,6 +104,8 @@ class On:
         model, optimizer = self._model, self._optimizer
         self._verification = Verification(self.training, verify_steps)
         self._steps = 0
+        self._told_steps = -1  # that a message has said
+        self._untuned = ""  # why nothing is planned or tuned
         self._evaluating = False  # the last step had a closure
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
         self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
@@ -284,6 +290,7 @@ class On:
 
     def reconfigure(self, config: Config) -> None:
         """Use a config from the next step on. Collective."""
+        check_sizes(config, "the config")
         self.training.control.agree("a config", str(config))
         if self._online is not None:
             self._online.use(config)
@@ -294,14 +301,14 @@ class On:
         """What was tried, won and spent."""
         adviser = self._online.adviser if self._online is not None else None
         tuner = self._search.tuner if self._search is not None else None
-        return report_on(self.training, adviser, tuner=tuner, default=self._default)
+        return report_on(self.training, adviser, tuner=tuner, default=self._default, untuned=self._untuned)
 
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""
         try:
             self.flush()
         finally:
-            self.last_report = self.report()
+            self.last_report = replace(self.report(), over=True)
             for handle in (*self._watch, *self._marks, *self._handles):
                 handle.remove()
             self._updates.remove()
@@ -324,7 +331,8 @@ class On:
                 "failed, and updated them from averages that never arrived: load a checkpoint"
             )
         self.last_state = self._to_json()
-        log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
+        if self._told_steps != self._steps:
+            log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
         return self._steps
 
     def part(self) -> None:
@@ -340,6 +348,7 @@ class On:
 
     def _on_undone(self) -> None:
         self._steps -= 1
+        self._told_steps = self._steps
         log.warning(
             "rank %d: some averages never arrived, so the last step() is undone on every layer: parameters and "
             "optimizer state have taken %d steps",
@@ -384,7 +393,8 @@ class On:
             self._times.begin()  # of a pass that is never seen: what was measured before counts on
 
     def _warn_untuned(self) -> None:
-        if self._search is not None or self._callback is not None:
+        self._untuned = f"{COMPILED}: pass in the model itself, and call what torch.compile(model) returns"
+        if self.training.rank == 0 and (self._search is not None or self._callback is not None):
             log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
@@ -413,7 +423,8 @@ class On:
             self._online = Online(self.training, layers, times, adviser, self._callback)
             self._listeners.tune(self._online)
         else:
-            log.warning("ranks call their layers in different orders: nothing is planned or tuned")
+            self._untuned = "ranks call their layers in different orders: nothing is planned or tuned"
+            log.warning("%s", self._untuned)
 
     def _recording(self) -> Recording | None:
         if self._record is None:
