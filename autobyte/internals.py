@@ -35,6 +35,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils._python_dispatch import _disable_current_modes
 
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
+WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -250,6 +251,35 @@ def uncompiled(hook: Hook) -> Hook:
     """
     dynamo = sys.modules.get("torch._dynamo")
     return hook if dynamo is None else dynamo.disable(hook)
+
+
+def untraced(method: Hook) -> Hook:
+    """A method that `torch.compile` runs as it is, and so all that it calls.
+
+    The public `torch.compiler.disable` would import the compiler with this module; this one does at the first call,
+    and by then an optimizer's construction has.
+    """
+    disabled: Hook = torch._disable_dynamo(method)  # type: ignore[attr-defined]
+    return disabled
+
+
+def is_making_state() -> bool:
+    """Whether `torch.distributed.checkpoint` is calling `step` only to have an optimizer make its state.
+
+    It does so on every rank by itself, with gradients of zeros and learning rates of zero, and tells nobody. Between
+    it and the wrapper are a few frames of wrappers, of learning-rate schedulers for instance.
+    """
+    module = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    if module is None:
+        return False
+    frame = sys._getframe(1).f_back
+    for _ in range(WRAPPERS):
+        if frame is None or frame.f_code is module._init_optim_state.__code__:
+            break
+        frame = frame.f_back
+    else:
+        return False
+    return frame is not None
 
 
 def see_hooks() -> None:
