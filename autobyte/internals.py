@@ -22,12 +22,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import AllgatherOptions
+from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.optim import Optimizer
@@ -259,8 +260,7 @@ def untraced(method: Hook) -> Hook:
     The public `torch.compiler.disable` would import the compiler with this module; this one does at the first call,
     and by then an optimizer's construction has.
     """
-    disabled: Hook = torch._disable_dynamo(method)  # type: ignore[attr-defined]
-    return disabled
+    return cast(Hook, _disable_dynamo(method))
 
 
 def is_making_state() -> bool:
