@@ -18,6 +18,8 @@ from torch.autograd.graph import save_on_cpu
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
+from autobyte.errors import InputError
+
 BF16, FP16 = torch.bfloat16, torch.float16
 OVERFLOWS = (2, 5)  # steps in which the loss of rank 1 alone is infinite
 
@@ -223,6 +225,44 @@ def _format_changes(rank: int) -> None:
     optimizer.synchronize()
     for averaged, one, two in zip(*(m.parameters() for m in (module, *alone)), strict=True):
         torch.testing.assert_close(averaged.grad, (one.grad + two.grad) / 2)
+
+
+class Twice(nn.Module):
+    """One layer, called twice, whose activations are computed again each time."""
+
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.reentrant = nn.Linear(12, 12), reentrant
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = checkpoint(self.layer, inputs.detach().requires_grad_(), use_reentrant=self.reentrant)
+        output: Tensor = checkpoint(self.layer, hidden.tanh(), use_reentrant=self.reentrant)
+        return output
+
+
+def test_a_layer_that_is_called_twice_is_computed_again_without_reentering() -> None:
+    """The reentrant way completes a gradient twice in one backward pass, and DDP's averages are wrong."""
+    averaged, refusals = zip(*on_ranks(_twice, 2), strict=True)
+    assert averaged == (False, False)
+    assert all("got 2 backward passes in a step of 1" in refusal for refusal in refusals)
+
+
+def _twice(rank: int) -> tuple[bool, str]:
+    """Whether DDP's averages are right in the reentrant way, and what AutoByte says to it."""
+    way = Way(lambda: Twice(reentrant=False))
+    assert_equal(way(with_ab, rank), way(with_ddp, rank))
+    alone = [Twice(reentrant=False) for _ in range(2)]
+    for other, copy in enumerate(alone):
+        copy(rows(other, 0, 5, 12)).square().mean().backward()
+    mean = sum(copy.layer.weight.grad for copy in alone) / 2
+    model, _ = with_ddp(module := Twice(reentrant=True), sgd(module))
+    model(rows(rank, 0, 5, 12)).square().mean().backward()
+    right = torch.allclose(module.layer.weight.grad, mean)
+    model, _ = with_ab(module := Twice(reentrant=True), sgd(module))
+    with pytest.raises(InputError) as refusal:
+        model(rows(rank, 0, 5, 12)).square().mean().backward()
+    return right, str(refusal.value)
 
 
 @pytest.mark.parametrize("how", ["converted", "grad_dtype"])
