@@ -17,7 +17,9 @@ Four are read where they are used, because a function around them would do nothi
   `tests/scheduler/test_policies.py` uses it, to compare the policy `ddp` with them.
 """
 
+import gc
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +37,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
+NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: whoever called is to speak first
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
 
@@ -146,12 +149,18 @@ def own_gloo(
         else [make.create_default_device()]
     )
     backend = make(PrefixStore(f"autobyte/{name}", store or default_store()), rank, size, options)
-    _of_gloo.update({fd: target for fd, target in _sockets().items() if before.get(fd) != target})
+    found = {fd: target for fd, target in _sockets().items() if before.get(fd) != target}
+    if len(found) > size * len(options._devices):  # one that listens and one for each peer: others are among them
+        for theirs in _of_python():
+            found.pop(theirs, None)
+    _of_gloo.update(found)
     return backend
 
 
 #: Sockets of gloo's, by descriptor. It does not hand them out, and a child that is forked must not hold them: a data
 #: loader's worker lives on for a while after its parent was killed, and the peers would take the parent for alive.
+#: They are those that appear while gloo connects. What other threads open meanwhile with Python's `socket` is told
+#: apart; what libraries open in C is not, and is closed in children, too.
 _of_gloo: dict[int, str] = {}
 
 
@@ -166,6 +175,26 @@ def _sockets() -> dict[int, str]:
     return found
 
 
+def hang_up(*, gloo: bool = False) -> None:
+    """Shut down the sockets to the default group's store, or gloo's: calls that wait there fail at once.
+
+    For the end of a process. Neither has a call that does it.
+    """
+    store: Any = _get_default_store() if dist.is_initialized() else None
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    port, there = getattr(store, "port", None), _sockets()
+    for fd, target in there.items():
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copied:
+            if _of_gloo.get(fd) == target if gloo else port is not None and copied.getpeername()[1] == port:
+                copied.shutdown(socket.SHUT_RDWR)
+
+
+def _of_python() -> set[int]:
+    """Descriptors of sockets that Python has an object for."""
+    return {each.fileno() for each in gc.get_objects() if issubclass(type(each), socket.socket)}
+
+
 def _close_in_child() -> None:
     """Close the copies of gloo's sockets; a descriptor that was given to something else meanwhile stays."""
     there = _sockets()
@@ -176,6 +205,54 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+def own_nccl(name: str, *, device: torch.device, rank: int, size: int, timeout: timedelta, store: Any = None) -> Any:
+    """Make an NCCL backend for one purpose: its collectives keep an order of their own.
+
+    `dist.new_group` makes a backend that users' collectives may reach. This one is made directly, on the default
+    group's store, as `own_gloo` is, and its ranks are connected now, not in the first step. PyTorch's watchdog would
+    end the process when a collective fails or times out; here it is told to leave that to whoever called, who knows
+    which rank is silent. It reads that once, from the environment, when the backend is made.
+
+    No GPU has run this yet. The names are those of torch 2.4 to 2.13.
+
+    Args:
+        name: unlike any other, the same on all ranks.
+        device: the GPU of this rank.
+        rank, size: of this process among those that take part.
+        timeout: after which a rank that waits for others is to have been told so by its caller.
+        store: where the ranks meet; None is the default group's.
+    """
+    make, handling = dist.ProcessGroupNCCL, "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    options = make.Options(is_high_priority_stream=True)
+    options._timeout = timeout + NCCL_LATER
+    before = os.environ.get(handling)
+    os.environ[handling] = "0"
+    try:
+        with torch.cuda.device(device):
+            backend = make(PrefixStore(f"autobyte/{name}", store or default_store()), rank, size, options)
+            backend.eager_connect_single_device(device)
+    finally:
+        if before is None:
+            del os.environ[handling]
+        else:
+            os.environ[handling] = before
+    return backend
+
+
+def cuda_backend(group: dist.ProcessGroup | None) -> str:
+    """What moves tensors of CUDA devices in a group: `nccl`, say; empty if nothing does.
+
+    `get_backend` has it for groups of one backend only.
+    """
+    pairs = (pair.partition(":") for pair in dist.get_backend_config(group).split(","))
+    return {device: backend for device, _, backend in pairs}.get("cuda", "")
+
+
+def is_profiled() -> bool:
+    """Whether a profiler of PyTorch's runs, on any thread: names for its trace cost microseconds each."""
+    return torch.autograd.profiler._is_profiler_enabled
 
 
 def gather_options() -> Any:
@@ -233,8 +310,23 @@ def is_compiled(module: nn.Module) -> bool:
 
     Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
     """
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
+    if getattr(module, "_compiled_call_impl", None) is not None or isinstance(module, torch.jit.ScriptModule):
+        return True
+    return "_orig_mod" in module._modules  # hasattr would look for a parameter and a buffer of that name, too
+
+
+def has_compiled_part(model: nn.Module) -> bool:
+    """Whether a module of a model, or its `forward`, is compiled. Every step asks, and `modules()` takes its time."""
+    waiting, seen = [model], {model}
+    while waiting:
+        module = waiting.pop()
+        if is_compiled(module) or has_compiled_forward(module):
+            return True
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                waiting.append(child)
+    return False
 
 
 def has_compiled_forward(module: nn.Module) -> bool:
@@ -242,7 +334,8 @@ def has_compiled_forward(module: nn.Module) -> bool:
 
     Modules inside are then traced with their hooks.
     """
-    return hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+    forward = vars(module).get("forward")
+    return forward is not None and hasattr(forward, "_torchdynamo_orig_callable")
 
 
 def uncompiled(hook: Hook) -> Hook:

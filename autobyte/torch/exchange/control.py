@@ -54,6 +54,7 @@ class Control:
         self.diagnostics = diagnostics or Diagnostics(None, rank=self.ranks[rank])
         self._step = step
         self._timeout = timeout
+        self._broken = False  # a call has failed, and may still wait
         self._backend = self.meet(
             lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
         )
@@ -77,9 +78,14 @@ class Control:
     def gather(self, numbers: torch.Tensor) -> torch.Tensor:
         """Everybody's numbers, shape [size, *]."""
         rows = [torch.empty_like(numbers) for _ in range(self.size)]
-        self.rollcall.issued += 1
         self._run(self._backend.allgather([rows], [numbers]), "gather numbers")
         return torch.stack(rows)
+
+    def gather_later(self, numbers: torch.Tensor) -> "Tally":
+        """Begin to gather everybody's numbers, without waiting; shape [size, *]."""
+        rows = numbers.new_empty((self.size, *numbers.shape))
+        work = self._backend.allgather([list(rows.unbind())], [numbers])
+        return Tally(rows, work.get_future(), lambda: self._run(work, "gather numbers"))
 
     def share(self, data: Any, *, source: int = 0) -> Any:
         """What one rank has, on every rank; plain JSON."""
@@ -98,7 +104,6 @@ class Control:
         """Send one rank's tensor to all others, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        self.rollcall.issued += 1
         self._run(self._backend.broadcast([tensor], options), f"share {what}")
 
     def send(self, tensor: torch.Tensor, *, source: int = 0, what: str) -> None:
@@ -114,22 +119,15 @@ class Control:
         if travelling.data_ptr() != tensor.data_ptr():
             tensor.copy_(travelling)
 
-    def together(self, call: str) -> None:
-        """Make sure that all ranks are at a call before anything of it is sent.
+    def failure(self, what: str, *, step: int | None = None) -> CommunicationError:
+        """What all ranks see at once, as an error that says where details are.
 
-        Raises:
-            CommunicationError: naming the ranks that are not.
+        Args:
+            what: has gone wrong.
+            step: in which; by default where training is.
         """
-        missing = self.rollcall.meet(Deadline(self._timeout))
-        if missing:
-            why = (
-                f"rank {self.global_rank}, step {self._step()}: {call} is collective, and rank "
-                f"{', '.join(map(str, missing))} did not take part: call it on every rank, or before wrapping"
-            )
-            self.diagnostics.capture()
-            self.rollcall.alarm(why)
-            others = self.rollcall.absent()  # the others hear it before this rank, and perhaps the store, is gone
-            raise CommunicationError(why + self.diagnostics.write(why, others, self.rollcall.heard))
+        why = f"rank {self.global_rank}, step {self._step() if step is None else step}: {what}"
+        return CommunicationError(why + self.diagnostics.write(why))
 
     def same(self, value: str) -> bool:
         """Whether all ranks have the same."""
@@ -166,17 +164,16 @@ class Control:
         """Begin to count, without waiting, on how many ranks each flag is set."""
         counts = flags.to(torch.int32)
         options = dist.AllreduceOptions()
-        self.rollcall.issued += 1
         work = self._backend.allreduce([counts], options)
-        return Tally(counts, lambda: self._run(work, "count missing gradients"))
+        return Tally(counts, work.get_future(), lambda: self._run(work, "count missing gradients"))
 
     def close(self, *, idle: bool) -> None:
         """Let go of the backend.
 
         Args:
-            idle: every call has come back, on all ranks.
+            idle: every call has come back, on all ranks, as far as is known.
         """
-        if not idle:
+        if not idle or self._broken:
             abandoned.append(self._backend)
         self._backend = None
 
@@ -198,6 +195,7 @@ class Control:
             self.rollcall.ignore()
 
     def _failed(self, what: str, error: Exception) -> CommunicationError:
+        self._broken = True
         why = f"rank {self.global_rank}, step {self._step()}: could not {what}: {first_line(error)}"
         self.diagnostics.capture()
         self.rollcall.alarm(why)
@@ -224,16 +222,32 @@ def _digest(value: str) -> torch.Tensor:
 
 
 class Tally:
-    """Counts that are under way."""
+    """Numbers of all ranks that are under way: counts, say.
 
-    def __init__(self, counts: torch.Tensor, wait: Callable[[], None]) -> None:
-        self._counts = counts
+    Args:
+        numbers: where they will be.
+        future: of the call that brings them.
+        wait: waits for it, and says what has gone wrong.
+    """
+
+    def __init__(self, numbers: torch.Tensor, future: torch.futures.Future[Any], wait: Callable[[], None]) -> None:
+        self._numbers = numbers
+        self._future = future
         self._wait = wait
 
     def wait(self) -> torch.Tensor:
-        """On how many ranks each flag was set."""
-        self._wait()
-        return self._counts
+        """The numbers; nobody waits if they are there."""
+        if not self.there:
+            self._wait()
+        return self._numbers
+
+    @property
+    def there(self) -> bool:
+        """Whether they are there; False if they never will be."""
+        try:
+            return self._future.done() and self._future.value() is not None
+        except RuntimeError:  # it has failed
+            return False
 
 
 def first_line(error: BaseException) -> str:
