@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
-from autobyte.internals import is_unscaling
+from autobyte.internals import is_making_state, is_unscaling, untraced
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off, is_rank_0
@@ -201,18 +201,24 @@ class DistributedOptimizer(Optimizer, Joinable):
         """The user's own defaults."""
         return self._optimizer.defaults
 
+    @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters, at once or when their layers are called.
 
         Args:
             closure: evaluates the model again and returns the loss; its gradients are averaged each time.
         """
+        if is_making_state():
+            self.flush()
+            return self._optimizer.step(closure)  # of this rank alone, and no step of the training
         return self._mode.step(closure)
 
+    @untraced
     def synchronize(self) -> None:
         """Wait for all averages: to clip gradients, to unscale them, or to look at them before `step()`."""
         self._mode.synchronize()
 
+    @untraced
     def flush(self) -> None:
         """Take every update that is due: afterwards parameters are what `step()` made of them. Not collective."""
         self._mode.flush()
@@ -225,6 +231,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         """Backward passes within the block accumulate, and send nothing."""
         return self._mode.no_sync()
 
+    @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients; those that travel are cleared after their update."""
         self._mode.zero_grad(set_to_none)

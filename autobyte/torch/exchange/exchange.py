@@ -122,6 +122,7 @@ class Exchange:
         self._accumulation = accumulation
         self._frozen = frozen or {}
         self._devices = {name: parameter.device for name, parameter in parameters.items()}
+        self._dtypes = {name: parameter.dtype for name, parameter in parameters.items()}
         self.marks = marks_of(buffers.streams, next(iter(self._devices.values())))
         self._waits = Waits(self.marks)
         self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
@@ -438,6 +439,11 @@ class Exchange:
     def _put(self, name: str, gradient: Tensor) -> None:
         if gradient.device != self._devices[name]:
             raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
+        if gradient.dtype != self._dtypes[name]:
+            raise InputError(
+                f"parameter '{name}' was {self._dtypes[name]} when the optimizer was wrapped, and its gradient is "
+                f"{gradient.dtype}: convert the model before wrapping it, and leave grad_dtype as it is"
+            )
         self._listener.leaves(name, gradient)
         try:
             travelling = self._mirrors.leave(name, gradient) if name in self._mirrored else gradient
