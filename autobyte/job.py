@@ -351,12 +351,14 @@ class Job:
         cluster: on what.
         accumulation: A, backward passes per step; gradients travel after the last.
         wire_dtype: what gradients are sent as; None sends them as they are.
+        clips: gradients are clipped by their norm: the next forward pass begins when that is known.
     """
 
     model: Model
     cluster: Cluster
     accumulation: int = 1
     wire_dtype: str | None = None
+    clips: bool = False
 
     def __post_init__(self) -> None:
         _check("accumulation", self.accumulation, low=1, whole=True)
@@ -406,7 +408,7 @@ class Job:
             {"gpus_per_node": cluster.gpus_per_node, "local": list(cluster.local)}
             if cluster.gpus_per_node > 1
             else {}
-        )
+        ) | ({"clips": True} if self.clips else {})
 
 
 def _per_worker(name: str, value: Iterable[float], workers: int) -> tuple[float, ...]:

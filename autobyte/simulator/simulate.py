@@ -148,6 +148,10 @@ class _SimulationRun:
             for c in self._network.groups[group]:
                 self._workers[c].arrived(tensor)
 
+        def reduced() -> None:
+            for c in self._network.groups[group]:
+                self._workers[c].reduced()
+
         first = group == 0
         return Runner(
             self._plan,
@@ -155,6 +159,7 @@ class _SimulationRun:
             clock=self._clock,
             arrived=arrived,
             failed=_never,
+            reduced=reduced if self._plan.barrier else _nothing,
             trace=self._blocks if first or self._trace else None,
             rank=int(self._costs.leader[self._network.groups[group][0]]),
         )
@@ -188,6 +193,10 @@ class _Log(Engine):
 
 def _never(block: Block, error: Exception) -> None:
     raise AssertionError(f"a modelled network cannot fail, yet block {block.index} did") from error
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _names(costs: WindowCosts) -> dict[int, str]:
