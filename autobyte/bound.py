@@ -36,7 +36,7 @@ def bound_s(job: Job) -> float:
         float((slowdown * behind + before * s_per_byte).max()) for slowdown, s_per_byte in _exposed(job.cluster)
     )
     least = max(accumulation * float(compute.sum()) * max(job.cluster.slowdown), wire_s(job), exposed)
-    return max(least, _clipped_s(job, before)) if job.clips else least
+    return max(least, _clipped_s(job, before.astype(float))) if job.clips else least
 
 
 def _clipped_s(job: Job, before: Floats) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 from autobyte.errors import InputError
 from autobyte.job import Ints, Job
 from autobyte.scheduler.block import Tiling
-from autobyte.scheduler.tiling import halves
 from autobyte.units import format_bytes
 
 
@@ -82,10 +81,10 @@ class Plan:
         rest = f"{self.tiling.digest} {self.credit_bytes} {self.rule} {self.overlap} {self.sequence is None}"
         return hashlib.sha256(rest.encode() + sequence).hexdigest()[:16]
 
-    @cached_property
+    @property
     def awaited_scatters(self) -> int:
         """Reduce-scatters that the next forward pass waits for."""
-        return int((self.tiling.follower >= 0).sum()) if self.barrier else 0
+        return self.tiling.scatters if self.barrier else 0
 
     def clipped(self) -> Self:
         """The same plan where gradients are clipped by their norm.
@@ -100,7 +99,7 @@ class Plan:
             return replace(self, overlap=Overlap.BACKWARD)
         if self.tiling.gathers is not None:
             return replace(self, barrier=True)
-        return replace(self, tiling=halves(self.tiling), sequence=None, barrier=True)
+        return replace(self, tiling=self.tiling.halved, sequence=None, barrier=True)
 
     def with_sequence(self, order: Sequence[int] | Ints | None) -> Self:
         """The same plan with a fixed order of its blocks, as NCCL and gloo need on all ranks; None frees it."""

@@ -94,22 +94,3 @@ def chop(gradients: Gradients, block: list[Segment], most_bytes: int) -> list[li
             left -= stop - start
             start = stop
     return pieces
-
-
-@lru_cache(maxsize=256)
-def halves(tiling: Tiling) -> Tiling:
-    """Make two blocks of every all-reduce: a reduce-scatter, and an all-gather as urgent as the block was.
-
-    Reduce-scatters are more urgent than all-gathers, and those come first whose gradients appear first: nothing is
-    gained by the order in which the last of them is over.
-    """
-    count, first = len(tiling), tiling._combine(np.minimum, tiling.tensor)
-    return Tiling(
-        tiling.gradients,
-        np.tile(tiling.tensor, 2),
-        np.tile(tiling.start, 2),
-        np.tile(tiling.stop, 2),
-        np.concatenate([tiling.block_start, tiling.block_start[1:] + len(tiling.tensor)]),
-        priority=np.concatenate([tiling.priority.min(initial=0) - 1 - first, tiling.priority]),
-        gathers=np.concatenate([np.full(count, -1), np.arange(count)]),
-    )

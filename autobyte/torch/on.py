@@ -20,6 +20,7 @@ from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
+from autobyte.torch.model.clipping import Clipping, check_finite
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
@@ -89,6 +90,7 @@ class On:
             raise
         self._verification = Verification(self.training, verify_steps)
         self._steps = 0
+        self._clipping: Clipping | None = None  # of the step whose averages are not in place, until it is taken
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
         listeners.start(self._updates, self._verification)
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
@@ -128,10 +130,10 @@ class On:
         if closure is not None:
             exchange.announced()  # looked at and dropped: no switch between two evaluations
             return self._step_with(closure)
-        crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
-        if crossing and not (progress.averaged or exchange.at_once or self._verification.active):
-            exchange.close()
-            self._updates.plan()
+        if self._may_wait and not progress.averaged:
+            self._end_backward()
+            self._updates.plan(self._clipping or Clipping())
+            self._clipping = None
         else:
             self.synchronize()
             self._optimizer.step()
@@ -141,6 +143,56 @@ class On:
         if self._online is not None and not (progress.joining and exchange.joined):
             self._online.after_step()
         return None
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether the updates of this step may wait for the next forward pass."""
+        crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
+        return crossing and not (self.training.exchange.at_once or self._verification.active)
+
+    def _end_backward(self) -> None:
+        """No more gradients come in this step; clipping has said so already."""
+        if self._clipping is not None:
+            self.training.exchange.check_untouched()
+        else:
+            self.training.exchange.close()
+
+    def clip_grad_norm_(self, limit: float, kind: float, *, error_if_nonfinite: bool) -> torch.Tensor:
+        """Clip by the norm of all averages, which need not be in place for that."""
+        exchange = self.training.exchange
+        if self._clipping is not None:  # by value, or by norm before
+            self.synchronize()
+        if self.training.progress.averaged:
+            return self._clip_averages(limit, kind, error_if_nonfinite)
+        self._updates.settle()
+        exchange.close(clips=True, ahead=True)
+        exchange.clipped_by_all()
+        total = exchange.norm(limit=limit, kind=kind) if exchange.halved else None
+        if total is None:
+            self._complete()
+            if self.training.clip(kind) and self._online is not None:
+                self._online.restart()
+            return self._clip_averages(limit, kind, error_if_nonfinite)
+        self._clipping = Clipping()
+        check_finite(total, kind, error_if_nonfinite=error_if_nonfinite)
+        self._clipping = Clipping.by_norm(total, limit)
+        if not self._may_wait:
+            self._complete()
+        return torch.tensor(total, dtype=torch.float32)
+
+    def _clip_averages(self, limit: float, kind: float, error_if_nonfinite: bool) -> torch.Tensor:
+        parameters = self.training.exchange.parameters.values()
+        return nn.utils.clip_grad_norm_(parameters, limit, kind, error_if_nonfinite)
+
+    def clip_grad_value_(self, limit: float) -> None:
+        """Clip every element, when it is used."""
+        if self._clipping is not None or self.training.progress.averaged or not self._may_wait:
+            self.synchronize()
+            nn.utils.clip_grad_value_(self.training.exchange.parameters.values(), limit)
+        else:
+            self._updates.settle()
+            self.training.exchange.close(ahead=True)
+            self._clipping = Clipping(limit=limit)
 
     @torch.no_grad()
     def _step_with(self, closure: Callable[[], Any]) -> Any:
@@ -164,11 +216,23 @@ class On:
         if self.training.progress.averaged:
             return
         exchange = self.training.exchange
-        self._updates.settle()
-        exchange.close(given_up=given_up, joined=joined)
+        if self._clipping is None:
+            self._updates.settle()
+            exchange.close(given_up=given_up, joined=joined)
+            if joined and exchange.clipped_by_all() and exchange.halved:
+                exchange.norm(limit=None, kind=None)
+        self._complete()
+
+    def _complete(self) -> None:
+        """Wait for the averages of the closed step, and clip them."""
+        exchange = self.training.exchange
+        exchange.check_untouched()
         exchange.wait()
         self._verification.check()
         self.training.progress.average()
+        clipping, self._clipping = self._clipping, None
+        if clipping is not None:
+            clipping.apply(exchange.parameters.values())
         if self._watch and self._has_called and exchange.learned:
             self._find_layers()
 
@@ -189,7 +253,7 @@ class On:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
         clear = drop if set_to_none else zero
-        if self.training.progress.open:  # the user gives up the step of this backward pass
+        if self.training.progress.open or self._clipping is not None:  # the user gives up this backward pass's step
             self._synchronize(given_up=True)
         self.training.exchange.forget()
         in_transit = self._updates.clear_later(clear)

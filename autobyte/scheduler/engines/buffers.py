@@ -9,6 +9,7 @@ from autobyte.errors import InputError, unknown
 from autobyte.internals import copy_each
 from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Segment
+from autobyte.scheduler.engines.shares import Shares
 from autobyte.scheduler.engines.streams import Event, Streams
 
 
@@ -40,6 +41,7 @@ class Buffers:
         self._wire_dtype: torch.dtype | None = getattr(torch, wire_dtype) if wire_dtype else None
         self._staging: dict[int, Tensor] = {}
         self.streams = streams
+        self.shares = Shares()
         self._complete: list[Event | None] = [None] * tensors  # when a gradient is complete
         self._arrived: list[Event | None] = [None] * tensors  # when the last of its blocks so far is in place
 

@@ -9,12 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autobyte.internals import gather_options
-from autobyte.scheduler.block import Block, Collective, Segment
+from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
-
-Segments = tuple[Segment, ...]
 
 
 class Ordered(Engine):
@@ -37,7 +35,6 @@ class Ordered(Engine):
         self._backend = backend
         self._abort = abort
         self._size = int(backend.size())
-        self._reduced: dict[Segments, Tensor] = {}  # this rank's share, until it is gathered
         self.under_way: deque[tuple[Block, Event]] = deque()  # oldest first; those that are over may still be in it
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
@@ -50,6 +47,8 @@ class Ordered(Engine):
         buffers = self._buffers
         event = self._streams.enqueue(lambda: move(block), buffers.complete(block), buffers.pieces(block))
         buffers.arrive(block, event)
+        if block.op is Collective.REDUCE_SCATTER:
+            buffers.shares.over = event
         self.under_way.append((block, event))
         sent(block)
         done(block, None)
@@ -85,10 +84,10 @@ class Ordered(Engine):
         options = dist.ReduceScatterOptions()
         options.asyncOp = False
         self._backend._reduce_scatter_base(share, parts, options).wait()
-        self._reduced[block.segments] = share
+        self._buffers.shares.put(block, share)
 
     def _all_gather(self, block: Block) -> None:
-        share = self._reduced.pop(block.segments)
+        share = self._buffers.shares.pop(block)
         room = self._buffers.room(block)
         whole = room if room.numel() == share.numel() * self._size else share.new_empty(share.numel() * self._size)
         self._backend._allgather_base(whole, share, gather_options()).wait()

@@ -8,6 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -262,6 +263,21 @@ class Training:
         self.job, self.config, self._order = job, config, None if order is None else list(order)
         self.exchange.use(plan)
 
+    def clip(self, kind: float) -> bool:
+        """Let the norm of gradients be known before they are in place, from the next step on. Collective.
+
+        Args:
+            kind: p of the norm.
+
+        Returns:
+            whether another plan is used from now on.
+        """
+        self.exchange.norm_kind = kind
+        if self.job.clips:
+            return False
+        self.replan(replace(self.job, clips=True), self.config, None)
+        return self.job.clips
+
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps: config and plan in force, and what they are for."""
         measured = self.job if self.job.model.compute_s else None
@@ -270,6 +286,7 @@ class Training:
             "workers": self.size,
             "engine": self.engine,
             "wire_dtype": self.job.wire_dtype,
+            "clips": self.job.clips,
         }
 
     def resume(self, checkpoint: Mapping[str, Any]) -> bool:
@@ -280,6 +297,7 @@ class Training:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return False
         self.control.together("load_state_dict")
+        self.job = replace(self.job, clips=checkpoint.get("clips", False))
         plan = MeasuredPlan.from_json(checkpoint, self.job)
         config = plan.config
         if plan.job is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):
