@@ -70,7 +70,8 @@ def plans(draw: st.DrawFn) -> Plan:
     assume(len(plan.tiling) <= MOST_BLOCKS)
     plan = replace(plan, rule=draw(st.sampled_from(CreditRule)))
     if draw(st.booleans()):
-        plan = replace(plan, overlap=draw(st.sampled_from(Overlap)))
+        least = [Overlap.NONE, Overlap.BACKWARD, plan.overlap]  # more may not be, where gradients are clipped
+        plan = replace(plan, overlap=draw(st.sampled_from(least if job.clips else Overlap)))
     if draw(st.integers(0, 2)) == 0:
         order = draw(st.permutations(range(len(plan.tiling))))
         plan = plan.with_sequence(_scattered_first(plan, order))
