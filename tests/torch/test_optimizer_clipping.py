@@ -362,3 +362,35 @@ def _checkpoint(rank: int) -> None:
         return parameters_of(module, optimizer)
 
     close_to((told(with_ab, again=True), []), (told(with_ddp, again=False), []))
+
+
+def test_an_order_that_rank_0_picks_clips_too() -> None:
+    on_ranks(_led, 2)
+
+
+def _led(rank: int) -> None:
+    close_to(story(with_ab, rank, 0.05, 2.0, order="leader"), story(with_ddp, rank, 0.05, 2.0))
+
+
+def test_scaled_gradients_are_unscaled_and_clipped() -> None:
+    on_ranks(_scaled, 2)
+
+
+def _scaled(rank: int) -> None:
+    def told(wrap: Any) -> tuple[list[Tensor], list[float]]:
+        module = make_mlp()
+        model, optimizer = wrap(module, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        scales = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = model(rows(rank, step, 5, 12)).square().mean()
+            scaler.scale(loss * (math.inf if (step, rank) == (4, 1) else 1.0)).backward()
+            scaler.unscale_(optimizer)
+            clip_norm(module, optimizer, 0.05, 2.0)
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        return parameters_of(module, optimizer), scales
+
+    close_to(told(with_ab), told(with_ddp))

@@ -27,6 +27,7 @@ from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.ordered import Ordered
+from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.arguments import AUTO
 from autobyte.torch.exchange.connect import connect, own_address
@@ -265,8 +266,8 @@ class Training:
             whether another plan is used from now on.
         """
         self.exchange.norm_kind = kind
-        if self.job.clips:
-            return False
+        if self.job.clips or not isinstance(self._engine, AllReduce | Ordered | ParameterServer):
+            return False  # what another package's engine can move is not known
         self.replan(replace(self.job, clips=True), self.config, None)
         return self.job.clips
 
