@@ -150,6 +150,10 @@ class _SimulationRun:
             for c in self._network.groups[group]:
                 self._workers[c].arrived(tensor)
 
+        def reduced() -> None:
+            for c in self._network.groups[group]:
+                self._workers[c].reduced()
+
         first = group == 0
         return Runner(
             self._plan,
@@ -157,6 +161,7 @@ class _SimulationRun:
             clock=self._clock,
             arrived=arrived,
             failed=_never,
+            reduced=reduced if self._plan.awaited_scatters else _nothing,
             trace=self._blocks if first or self._trace else None,
             rank=int(self._costs.leader[self._network.groups[group][0]]),
         )
@@ -190,6 +195,10 @@ class _Log(Engine):
 
 def _never(block: Block, error: Exception) -> None:
     raise AssertionError(f"a modelled network cannot fail, yet block {block.index} did") from error
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _names(costs: WindowCosts) -> dict[int, str]:

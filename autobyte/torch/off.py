@@ -4,6 +4,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from autobyte.config import Config
@@ -57,6 +59,16 @@ class Off:
     def no_sync(self) -> AbstractContextManager[None]:
         """Nothing is sent anyway."""
         return nullcontext()
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float, *, error_if_nonfinite: bool) -> torch.Tensor:
+        """Clip the optimizer's gradients."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+    def clip_grad_value_(self, clip_value: float) -> None:
+        """Clip the optimizer's gradients."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        nn.utils.clip_grad_value_(parameters, clip_value)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients."""

@@ -26,6 +26,7 @@ from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off, is_rank_0
 from autobyte.torch.listening import Listeners
 from autobyte.torch.log import show_log
+from autobyte.torch.model.clipping import check_norm
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
@@ -230,6 +231,46 @@ class DistributedOptimizer(Optimizer, Joinable):
     def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes within the block accumulate, and send nothing."""
         return self._mode.no_sync()
+
+    @untraced
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clip the gradients of all parameters by their norm, between `backward()` and `step()`. Collective.
+
+        It does what `torch.nn.utils.clip_grad_norm_` does after DDP's averaging. With all-reduces, half of the
+        traffic still crosses the step: ranks know the norm when each has the sums of its share, and the averages
+        travel, and are clipped, while the next forward pass goes on. The first call waits for all averages.
+
+        Args:
+            max_norm: to which the norm is brought, if it is larger.
+            norm_type: p of the p-norm, above 0; infinity is the largest element.
+            error_if_nonfinite: raise if the norm is not finite, and clip nothing.
+
+        Returns:
+            the norm before, shape [].
+
+        Raises:
+            InputError: an argument is out of range.
+            RuntimeError: the norm is not finite, with `error_if_nonfinite`.
+            CommunicationError: some ranks clip, others do not, or to another norm.
+        """
+        limit, kind = check_norm(max_norm, norm_type)
+        return self._mode.clip_grad_norm_(limit, kind, error_if_nonfinite=error_if_nonfinite)
+
+    @untraced
+    def clip_grad_value_(self, clip_value: float) -> None:
+        """Clamp every element of the averages, between `backward()` and `step()`; not collective.
+
+        Args:
+            clip_value: the largest magnitude.
+
+        Raises:
+            InputError: it is negative, or no number.
+        """
+        if not float(clip_value) >= 0:
+            raise InputError(f"clip_value must not be negative, got {clip_value}")
+        self._mode.clip_grad_value_(float(clip_value))
 
     @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:

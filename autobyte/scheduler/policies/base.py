@@ -65,7 +65,7 @@ POLICIES: Registry[Policy] = Registry(
 
 
 def make_plan(job: Job, config: Config) -> Plan:
-    """The plan of the config's own policy.
+    """The plan of the config's own policy, as `Plan.clipped` changes it where the job clips gradients.
 
     Raises:
         InputError: no such policy, or it has no such knob.
@@ -74,7 +74,8 @@ def make_plan(job: Job, config: Config) -> Plan:
     for name in config.knobs:
         if name not in policy.knobs:
             raise unknown(f"knob of {config.policy}", name, policy.knobs)
-    return policy.plan(job, config)
+    plan = policy.plan(job, config)
+    return plan.clipped() if job.clips else plan
 
 
 def space_of(policy: str, job: Job) -> Space:
