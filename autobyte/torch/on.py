@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
+from autobyte.internals import has_compiled_part, see_hooks
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.exchange import Heard
 from autobyte.torch.exchange.join import share_everything
@@ -308,11 +308,21 @@ class On:
             self.part()
 
     def recover(self) -> int:
-        """Let go of everything after a failure, and say how many steps parameters and optimizer state have taken."""
+        """Let go of everything after a failure, and say how many steps parameters and optimizer state have taken.
+
+        Raises:
+            CommunicationError: they are lost: a GPU has updated them from averages that never arrived.
+        """
+        exchange = self.training.exchange
         try:
             self.close()
         except CommunicationError as error:
             log.info("recovered from: %s", error)
+        if exchange.ahead and exchange.failed and not exchange.whole:
+            raise CommunicationError(
+                f"rank {self._rank}: parameters cannot be recovered, because the GPU went on when communication "
+                "failed, and updated them from averages that never arrived: load a checkpoint"
+            )
         self.last_state = self._to_json()
         log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
         return self._steps
@@ -353,7 +363,7 @@ class On:
         return why is None
 
     def _is_compiled(self) -> bool:
-        return any(is_compiled(module) or has_compiled_forward(module) for module in self._model.modules())
+        return has_compiled_part(self._model)
 
     def _unhook_compiled(self, *_: object) -> None:
         """Take hooks away once the user has compiled a part: `fullgraph=True` refuses them."""
@@ -391,7 +401,7 @@ class On:
             self._cross = False  # it is not known when the model reads parameters of its own
         layers = find_layers(self._model, self._calls, self.training.exchange.parameters)
         same = self.training.control.same("; ".join(layer.name for layer in layers))
-        times = LayerTimes(len(layers), next(self._model.parameters()).device) if same else None
+        times = LayerTimes(len(layers), self.training.exchange.marks) if same else None
         if self._cross:
             self._updates.install(layers, self.training.exchange.parameters, self._model, times)
         if times is not None:
@@ -461,4 +471,4 @@ class On:
 
 
 def _mark(times: LayerTimes, layer: int, *_: object) -> None:
-    times.called(layer, times.now())
+    times.enter(layer)

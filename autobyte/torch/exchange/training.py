@@ -27,10 +27,11 @@ from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.plan import Plan
+from autobyte.torch.arguments import AUTO
 from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics
-from autobyte.torch.exchange.engines import STREAMS, connector, led
+from autobyte.torch.exchange.engines import STREAMS, connector, led, resolve
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.lookout import Lookout
 from autobyte.torch.exchange.mirrors import Mirrors
@@ -102,7 +103,7 @@ class Training:
         optimizer: its parameters that need gradients are the ones that travel.
         model: holds them.
         config: policy, partition, credit.
-        engine: `allreduce` or `ps`.
+        engine: as `DistributedOptimizer` has it; `self.engine` is what `auto` stands for here.
         wire_dtype: what gradients travel as; None as they are.
         accumulation: backward passes per step.
         group: the ranks; None is all.
@@ -131,13 +132,7 @@ class Training:
         average: bool = True,
         diagnostics: Path | str | bool | None = None,
     ) -> None:
-        connector(engine)  # known?
-        if wire_dtype is not None and wire_dtype not in WIRE:
-            raise unknown("wire dtype", wire_dtype, WIRE)
-        if accumulation < 1:
-            raise InputError(f"accumulation must be at least 1, got {accumulation}")
-        if order not in ORDERS:
-            raise unknown("order", order, ORDERS)
+        _check_options(engine, wire_dtype=wire_dtype, accumulation=accumulation, order=order)
         self.order = order
         self._timeout = timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
@@ -159,7 +154,8 @@ class Training:
         try:
             self._connect(
                 optimizer, model, made, engine=engine, wire_dtype=wire_dtype, accumulation=accumulation,
-                timeout=timeout, order=order, servers=servers, listener=listener, average=average, known=known,
+                group=group, timeout=timeout, order=order, servers=servers, listener=listener, average=average,
+                known=known,
             )  # fmt: skip
         except BaseException as error:
             with suppress(Exception), made:  # whatever it is: what has failed first must be raised
@@ -175,6 +171,7 @@ class Training:
         engine: str,
         wire_dtype: str | None,
         accumulation: int,
+        group: dist.ProcessGroup | None,
         timeout: timedelta,
         order: str,
         servers: Sequence[int] | None,
@@ -192,7 +189,8 @@ class Training:
             diagnostics=known,
         )
         made.callback(self.control.close, idle=True)
-        parameters = self._trained(optimizer, model)
+        parameters = self._trained(optimizer, model, group)
+        engine = self.engine
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
         self._agree("settings", f"{settings}; {VARIABLE} {mark()}")
         broadcast_state(model, self.control)
@@ -238,7 +236,7 @@ class Training:
             rollcall=rollcall,
             diagnostics=known,
         )
-        self._lookout = Lookout(self.session, transport) if isinstance(transport, Ordered) else None
+        self._lookout = self._look_out()
         if self._lookout is not None:
             made.callback(self._lookout.close)
         self.exchange = Exchange(
@@ -399,6 +397,28 @@ class Training:
             + (f", servers {self.servers}" if self.engine == "ps" else "")
         )
 
+    def _resolved(self, parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup | None) -> str:
+        """What the engine's name stands for.
+
+        Raises:
+            InputError: it cannot be used here.
+        """
+        if self.order != LEADER:
+            return resolve(self.engine, parameters, group)
+        if self.engine == "nccl":
+            raise InputError(
+                f"order='{LEADER}' needs an engine whose blocks end on the host: leave it out with 'nccl'"
+            )
+        return "allreduce" if self.engine == AUTO else self.engine
+
+    def _look_out(self) -> Lookout | None:
+        """What looks after blocks that only a device knows to be over."""
+        engine = self._engine
+        if not isinstance(engine, Ordered):
+            return None
+        engine.names = lambda: self.session.plan.job.gradients.names
+        return Lookout(self.session, engine)
+
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
 
@@ -410,10 +430,13 @@ class Training:
             self.control.rollcall.alarm(str(error), patience_s=LONG_S)
             raise
 
-    def _trained(self, optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
+    def _trained(
+        self, optimizer: Optimizer, model: nn.Module, group: dist.ProcessGroup | None
+    ) -> dict[str, nn.Parameter]:
         """What travels, the same on all ranks; one that refuses its model tells the others, who would wait for it."""
         try:
             parameters = travelling(optimizer, model)
+            self.engine = self._resolved(parameters, group)
         except InputError as error:
             with suppress(CommunicationError):
                 self._agree("a model", f"none that can be trained: {error}")
@@ -423,6 +446,22 @@ class Training:
         laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
         self._agree("a model", laid)  # gradients travel in the order of memory
         return parameters
+
+
+def _check_options(engine: str, *, wire_dtype: str | None, accumulation: int, order: str) -> None:
+    """Look at what can be wrong without a model.
+
+    Raises:
+        InputError: one of them is unknown, or none.
+    """
+    if engine != AUTO:
+        connector(engine)
+    if wire_dtype is not None and wire_dtype not in WIRE:
+        raise unknown("wire dtype", wire_dtype, WIRE)
+    if accumulation < 1:
+        raise InputError(f"accumulation must be at least 1, got {accumulation}")
+    if order not in ORDERS:
+        raise unknown("order", order, ORDERS)
 
 
 #: Wrappers that do with gradients what is done here, or cut them into shards that are no rank's whole.
