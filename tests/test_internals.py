@@ -16,7 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.amp import GradScaler
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from autobyte import internals
@@ -196,6 +198,44 @@ def test_a_scheduler_does_not_replace_a_step_and_others_do() -> None:
     )
     optimizer.step = lambda closure=None: None  # type: ignore[method-assign]
     assert internals.has_own_step(optimizer)
+
+
+def test_a_step_that_only_makes_state_is_known() -> None:
+    """However many wrappers lie between; and `torch.distributed.checkpoint` steps at all."""
+
+    class Steps(SGD):
+        made: ClassVar[list[bool]] = []
+
+        @internals.untraced
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            self.made.append(internals.is_making_state())
+            return super().step(closure)
+
+    model = nn.Linear(2, 2)
+    optimizer = Steps(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = StepLR(optimizer, 1)
+    get_optimizer_state_dict(model, optimizer)
+    assert Steps.made == [True], CHANGED + "torch.distributed.checkpoint makes state in another way"
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    schedule.step()
+    assert Steps.made == [True, False]
+
+
+def test_the_compiler_runs_what_is_untraced_as_it_is() -> None:
+    seen = []
+
+    @internals.untraced
+    def method(value: Tensor) -> None:
+        seen.append((torch.compiler.is_compiling(), float(value)))
+
+    def traced(value: Tensor) -> Tensor:
+        method(value + 1)
+        return value * 2
+
+    for function in (traced, method):
+        torch.compile(function, backend="eager")(torch.ones(()))
+    assert seen == [(False, 2.0), (False, 1.0)], CHANGED + "torch._disable_dynamo has no effect"
 
 
 def test_compiled_modules_are_known() -> None:

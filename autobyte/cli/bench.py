@@ -219,7 +219,8 @@ def _cell(
 
 def _show(outcome: dict[str, Any]) -> None:
     from autobyte.bench.bench import label
-    from autobyte.cli.console import percent, print_line, print_table
+    from autobyte.cli.console import print_line, print_table
+    from autobyte.units import format_percent
 
     print_line(outcome["emulated"])
     rows = [
@@ -233,7 +234,7 @@ def _show(outcome: dict[str, Any]) -> None:
             f"{row['samples_per_s']:.1f}",
             f"{row['speedup_over_ddp']:.2f}x",
             f"{row['over_bound']:.3f}x",
-            percent(row["gap_closed"]),
+            format_percent(row["gap_closed"]),
         )
         for row in sorted(outcome["rows"], key=lambda row: (row["wire_dtype"] or "", -row["step_s"]))
     ]
@@ -246,7 +247,8 @@ def _show(outcome: dict[str, Any]) -> None:
 
 def _show_all(outcomes: list[dict[str, Any]]) -> None:
     """Every cell on a line: what AutoByte comes to beside DDP at its best, fp32 on the wire."""
-    from autobyte.cli.console import percent, print_line, print_table
+    from autobyte.cli.console import print_line, print_table
+    from autobyte.units import format_percent
 
     columns = {
         "autobyte-tuned allreduce": "tuned",
@@ -269,7 +271,7 @@ def _show_all(outcomes: list[dict[str, Any]]) -> None:
                 f"{best['bound_s'] * 1e3:.0f} ms",
                 f"{best['step_s'] * 1e3:.0f} ms",
                 *(f"{row['step_s'] * 1e3:.0f} ms, {row['speedup_over_ddp']:.2f}x" for row in ours),
-                *(percent(row["gap_closed"]) for row in ours[:2]),
+                *(format_percent(row["gap_closed"]) for row in ours[:2]),
             )
         )
     print_line("")
