@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,9 +55,27 @@ class Listener:
     def leaves(self, name: str, gradient: Tensor) -> None:
         """A gradient, or zeros for one that is missing, is about to travel."""
 
-    def announces(self) -> bool | None:
-        """Whether this rank has something to say to all; None if nobody looks at announcements."""
+    def announces(self) -> bool:
+        """Whether this rank has something to say to all."""
+        return False
+
+    def loaded(self) -> Tensor | None:
+        """A note for `Heard`, if this rank has loaded something since the step before."""
         return None
+
+
+class Heard(NamedTuple):
+    """What ranks have said in steps before the last.
+
+    Args:
+        announced: whether any rank announced something.
+        loaded: how many ranks said that they had loaded something, in the last step in which any did.
+        note: this rank's of that step, as its listener made it.
+    """
+
+    announced: bool = False
+    loaded: int = 0
+    note: Tensor | None = None
 
 
 class Exchange:
@@ -115,9 +134,9 @@ class Exchange:
         self._in_buffers: set[str] = set()  # gradients that are views, in the step that is open
         self.at_once = False  # the latest step had such gradients: nobody may wait with its updates
         self._tally: Tally | None = None
-        self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `announced` has what was said
+        self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `heard` has what was said
         self._untaken: deque[Tally] = deque()  # of steps of which it is not known yet whether all ranks took them
-        self._tallies: deque[Tally] = deque()  # of steps whose announcements have not been looked at yet
+        self._tallies: deque[tuple[Tally, Tensor | None]] = deque()  # of steps that nobody has looked at, and notes
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
@@ -164,12 +183,11 @@ class Exchange:
         if len(self._untaken) == self.out:
             self._check_taken(self._counts(self._untaken.popleft()))
         left_out = given_up or not (progress.taken or joined)
-        announces = self._listener.announces()
-        flags = StepFlags(had, left_out=left_out, joined=joined, announces=bool(announces))
+        announces, note = self._listener.announces(), None if given_up else self._listener.loaded()
+        flags = StepFlags(had, left_out=left_out, joined=joined, announces=announces, loaded=note is not None)
         self._tally = self._control.tally(flags.pack())
         self._untaken.append(self._tally)
-        if announces is not None:
-            self._tallies.append(self._tally)
+        self._tallies.append((self._tally, note))
         self._mirrors.then(self._session.end)
         self._in_buffers.clear()
         progress.close()
@@ -190,13 +208,19 @@ class Exchange:
         """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
         return self._tally is not None and self._counts(self._tally).joined > 0
 
-    def announced(self) -> bool:
-        """Whether any rank announced something in a step before the last, not yet looked at. All ranks get the same.
+    def heard(self) -> Heard:
+        """What ranks have said in steps before the last, not yet looked at. All ranks get the same, but for notes.
 
         Nobody waits: `close` has had the counts of these steps.
         """
-        earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - self.out)]
-        return any(self._counts(tally).announcing for tally in earlier)
+        heard = Heard()
+        while len(self._tallies) > self.out:
+            tally, note = self._tallies.popleft()
+            counts = self._counts(tally)
+            heard = heard._replace(announced=heard.announced or counts.announcing > 0)
+            if counts.loaded:
+                heard = heard._replace(loaded=counts.loaded, note=note)
+        return heard
 
     def forget(self) -> None:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
@@ -223,7 +247,7 @@ class Exchange:
         return self._session.failed
 
     def start_over(self) -> None:
-        """All ranks have loaded one checkpoint: it does not matter any more who left out an update before.
+        """This rank loads a checkpoint: it does not matter any more who left out an update before.
 
         What was announced stays: who has announced something waits until all ranks have looked at it.
 
@@ -233,6 +257,7 @@ class Exchange:
         self._session.check()
         self._tally = None
         self._untaken.clear()
+        self.progress.forgive()
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
@@ -398,15 +423,16 @@ class Exchange:
             self._session.check()  # what has failed before is why
             located = self._session.located(error)
             self._session.fail(located, names_silent=True)
+            self._session.check()  # another thread may have been faster
             raise located from error
 
     def _check_taken(self, counts: StepCounts) -> None:
         skipped = counts.left_out
         if 0 < skipped < self._control.size - counts.joined:
-            raise CommunicationError(
-                f"rank {self._control.global_rank}, step {self.steps}: "
+            raise self._control.failure(
                 f"{skipped} of {self._control.size} ranks left out a step that others took "
-                "(an exception that was caught, or zero_grad() before step()); their parameters differ now"
+                "(an exception that was caught, or zero_grad() before step()); their parameters differ now",
+                step=self.steps,
             )
 
     def _put(self, name: str, gradient: Tensor) -> None:

@@ -146,6 +146,7 @@ class Session:
         rollcall = self._rollcall
         others = [] if rollcall is None else [rollcall.absent(), rollcall.heard]
         where = self._diagnostics.write(str(self._error), *others)
+        where = "" if where in str(self._error) else where
         if others or where:
             self._error = CommunicationError("; ".join([str(self._error), *others[:1]]) + where)
             self._rollcall = None  # once is enough

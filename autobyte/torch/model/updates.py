@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -33,6 +34,8 @@ from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import PendingClasses
 from autobyte.torch.model.times import LayerTimes
+
+log = logging.getLogger("autobyte")
 
 Called = Callable[[nn.Module, object], None]
 
@@ -168,9 +171,16 @@ class Updates:
         return {parameter for layer in due for parameter in layer.parameters.values()}
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Take the hooks away, and give up what is due and refused: parameters can be read again."""
         for hook in self._hooks:
             hook.remove()
+        left = [name for layer in self._layers if layer.due for name in layer.parameters]
+        if left:
+            log.warning(
+                "the last step() is not taken on %d tensors, '%s' first; the others have taken it",
+                len(left), left[0],
+            )  # fmt: skip
+        self._give_up_due()
         self._former.release()
 
     def _on_call(self, index: int, times: LayerTimes | None) -> Called:
@@ -257,11 +267,8 @@ class Updates:
             with unrecorded():
                 self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
 
-    def _give_up(self) -> None:
-        """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again.
-
-        Not so where a device has updated layers from what lay in memory.
-        """
+    def _give_up_due(self) -> None:
+        """Updates that are due will not be taken."""
         for layer in self._layers:
             if layer.due:
                 layer.classes.restore()
@@ -269,6 +276,13 @@ class Updates:
                 self._held.give_up(layer.span)
                 layer.clear_now()
         self._due = 0
+
+    def _give_up(self) -> None:
+        """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again.
+
+        Not so where a device has updated layers from what lay in memory.
+        """
+        self._give_up_due()
         if self._averages.ahead:
             return
         with unrecorded():
