@@ -103,6 +103,7 @@ class Nowhere(Streams):
     """Streams that do nothing: of the engine `ordered` only the work on the host is left, without its launches."""
 
     over = Over()
+    ahead = False
 
     def mark(self, written: torch.Tensor | None = None) -> Event:
         return self.over
