@@ -1,4 +1,4 @@
-"""Ways to train a model on several ranks: alone, with what DDP offers, and with AutoByte; each as a function of a step."""
+"""Ways to train a model on several ranks: without communication, with what DDP offers, and with AutoByte."""
 
 import copy
 import inspect
@@ -133,7 +133,12 @@ def offered(best: Method, *, has_buffers: bool) -> list[Method]:
     if "bucket_cap_mb_list" in known:
         suffix = f", {best.wire_dtype}" if best.wire_dtype else ""
         methods += [
-            Method(f"DDP {', '.join(map(str, sizes))} MiB{suffix}", "ddp", best.wire_dtype, {"bucket_cap_mb_list": [*sizes]})
+            Method(
+                f"DDP {', '.join(map(str, sizes))} MiB{suffix}",
+                "ddp",
+                best.wire_dtype,
+                {"bucket_cap_mb_list": [*sizes]},
+            )
             for sizes in LISTS_MIB
         ]
     return methods
@@ -159,16 +164,23 @@ class TimedStep:
 
     def __call__(self) -> None:
         """Do a step."""
+        self._run(lambda: finish(self._device))
+        finish(self._device)
+
+    def enqueue(self) -> None:
+        """Do a step without waiting; the launch queue must have room for it."""
+        self._run(lambda: None)
+
+    def _run(self, between: Callable[[], None]) -> None:
         began = time.perf_counter()
         self._optimizer.zero_grad()
         loss = self._passes.forward()
         self.host_s = time.perf_counter() - began
-        finish(self._device)
+        between()
         began = time.perf_counter()
         self._passes.backward(loss)
         self._optimizer.step()
         self.host_s += time.perf_counter() - began
-        finish(self._device)
 
 
 def finish(device: torch.device) -> None:
@@ -222,4 +234,3 @@ def compress(wrapped: DistributedDataParallel, wire_dtype: str) -> None:
     hook = HOOKS[wire_dtype]
     # torch refuses its own bf16 hook on gloo, by name alone
     wrapped.register_comm_hook(dist.group.WORLD, lambda state, bucket: hook(state, bucket))  # noqa: PLW0108
-

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,6 +99,8 @@ def check(name: str) -> None:
         MissingExtra: the package that has it is not installed.
     """
     source, _, of = name.rpartition(":")
+    if source.endswith(".py") and not Path(source).is_file():
+        raise InputError(f"no such file: {source}")
     if name in SMALL or source.endswith(".py"):
         return
     if name not in _TABLE:
@@ -145,8 +148,8 @@ def _model(name: str) -> nn.Module:
         return model
     if of == "gpt2":
         model = library.GPT2LMHeadModel(library.GPT2Config(use_cache=False))
-        return model
-    model = library.BertModel(library.BertConfig(**(LARGE if of == "bert-large" else {})))
+    else:
+        model = library.BertModel(library.BertConfig(**(LARGE if of == "bert-large" else {})))
     return model
 
 
@@ -171,10 +174,11 @@ SYMBOLS, WIDTH = 100, 64
 
 
 def _small_cnn() -> nn.Module:
+    """Three convolutions, without a bias: before batch norm its gradient would be rounding errors, and no more."""
     channels = (3, 16, 32, 64)
     parts: list[nn.Module] = []
     for before, after in pairwise(channels):
-        parts += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
+        parts += [nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
     return nn.Sequential(*parts, nn.Flatten(), nn.Linear(64 * 16, 10))
 
 

@@ -2,7 +2,7 @@
 
     python -m autobyte.bench.rank SPEC.json
 
-as `autobyte bench --gpu` starts it on every host. Rank 0 appends records to the spec's `out` as soon as they are known.
+as `autobyte bench --gpu` starts it on every host. Rank 0 appends records to the spec's `out` as soon as it knows them.
 """
 
 import gc

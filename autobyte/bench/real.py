@@ -5,18 +5,19 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from autobyte.errors import InputError
-from autobyte.testbed import TestbedError
 from autobyte.testbed.hosts import PAYLOAD
 from autobyte.testbed.rig import Rig, python
 
 RATIOS = (0.5, 1.0, 2.0)  # communication over compute
+RANK = python("autobyte.bench.rank")  # the command; it is given the path of what it is told
 MARGIN_S = 5.0  # in which ranks end what they measure, before they are ended
 HARDWARE = ("what", "card", "driver", "cuda", "nccl", "torch", "ranks_on_card")
 
@@ -70,64 +71,49 @@ class RealCell:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
 
-    def spec(self, rig: Rig) -> dict[str, Any]:
+    def spec(self) -> dict[str, Any]:
         """What the ranks are told of it."""
         return {
             "model": self.model, "batch": self.batch, "ratios": list(self.ratios), "most": self.most,
             "input": self.input, "wires": list(self.wires), "tuners": list(self.tuners), "windows": self.windows,
             "steps": self.steps, "repeats": self.repeats, "audition": self.audition, "offered": self.offered,
-            "servers": self.servers, "arms": list(self.arms), "warmup": 2, "engine": rig.engine,
-            "rate": rig.rate, "payload": PAYLOAD,
+            "servers": self.servers, "arms": list(self.arms), "warmup": 2,
         }  # fmt: skip
 
 
-def measure(
-    rig: Rig,
-    section: str,
-    spec: Mapping[str, Any],
-    *,
-    out: Path,
-    provenance: Mapping[str, Any],
-    limit_s: float,
-    command: Sequence[str] = python("autobyte.bench.rank"),
-    hosts: int | None = None,
-    env: Mapping[str, str] | None = None,
-    show: Callable[[int, str], None] = lambda rank, line: None,
-) -> None:
-    """Run a section's ranks on the rig; they append records to a file as soon as they know them.
+@contextmanager
+def told(
+    rig: Rig, section: str, spec: Mapping[str, Any], *, out: Path, provenance: Mapping[str, Any], limit_s: float
+) -> Iterator[Path]:
+    """A file of all that a launch's ranks are told, for as long as the block lasts.
+
+    >>> with told(rig, "rows", cell.spec(), out=out, provenance=known, limit_s=600) as path:
+    ...     rig.run([*RANK, str(path)], limit_s=600)
 
     Args:
         rig: hosts, links and device.
         section: its first word names what the ranks do.
         spec: what they are told beside that.
-        out: the file of records.
+        out: the file that they append records to, as soon as they know them.
         provenance: what stands in every record.
-        limit_s: after which all are ended.
-        command: of a rank; it is given the path of a file with all this.
-        hosts: how many; None is all.
-        env: more variables of the ranks.
-        show: called with rank and line, as lines are written.
-
-    Raises:
-        TestbedError: there is no rig, a rank failed, or all hang; records until then are in the file.
+        limit_s: after which they are ended; they leave out what they cannot measure until then.
     """
-    told = {
+    all_of_it = {
+        **spec,
         "section": section,
         "out": str(out),
         "provenance": dict(provenance),
         "device": rig.device,
         "backend": rig.backend,
+        "engine": rig.engine,
+        "rate": rig.rate,
+        "payload": PAYLOAD,
         "until": time.time() + limit_s - MARGIN_S,
     }
     with TemporaryDirectory() as folder:
         path = Path(folder) / "spec.json"
-        path.write_text(json.dumps(dict(spec) | told))
-        try:
-            rig.run([*command, str(path)], limit_s=limit_s, hosts=hosts, env=env, show=show)
-        except TestbedError as error:
-            if str(error).startswith("no rank"):
-                raise TestbedError(f"{section}: {error}") from error
-            raise
+        path.write_text(json.dumps(all_of_it))
+        yield path
 
 
 def read(path: Path) -> list[Row]:

@@ -41,7 +41,7 @@ def provenance(gpu: tuple[str, str] | None) -> dict[str, str]:
     if torch.version.cuda is None or not dist.is_nccl_available():
         raise InputError(f"PyTorch {torch.__version__} cannot use the GPU with NCCL here: install one with CUDA")
     card, driver = gpu
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     versions = {"cuda": str(torch.version.cuda), "nccl": nccl, "torch": torch.__version__}
     return {"what": "measured", "card": card, "driver": driver} | versions
 
