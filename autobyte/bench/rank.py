@@ -2,7 +2,8 @@
 
     python -m autobyte.bench.rank SPEC.json
 
-as `autobyte bench --gpu` starts it on every host. Rank 0 appends records to the spec's `out` as soon as it knows them.
+as `autobyte bench --gpu` starts it on every host. Rank 0 appends records to the spec's `out` as soon as it knows
+them.
 """
 
 import gc
