@@ -176,6 +176,14 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
+def spin(cycles: int) -> None:
+    """Queue a kernel on the current CUDA stream that does nothing for so many cycles.
+
+    Public kernels take as long as their operands are large, on all of the GPU; this one takes one multiprocessor.
+    """
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
 def gather_options() -> Any:
     """Options of an all-gather on the current stream.
 
