@@ -54,12 +54,12 @@ def calibrate(
         TestbedError: there can be no testbed, or a rank failed.
         InputError: too few sizes, or two engines of one architecture.
     """
+    if sum(engine != "ps" for engine in engines) > 1:
+        raise InputError(f"a calibration has one all-reduce, not several: {', '.join(engines)}")
     fitted: dict[Architecture, EngineCosts] = {}
     kept = {}
     for engine in engines:
         architecture: Architecture = "ps" if engine == "ps" else "allreduce"
-        if architecture in fitted:
-            raise InputError(f"a calibration has one all-reduce, not several: {', '.join(engines)}")
         configs = [Config(size, size * count) for size in sizes for count in IN_FLIGHT]
         samples = samples_of(PROBE, configs, engine, hosts, rate, steps, progress(engine))
         configs = [Config(s, s * count, knobs={"fusion": 1}) for s in BUSY_SIZES for count in BUSY_IN_FLIGHT]

@@ -157,7 +157,7 @@ class TimedStep:
     """
 
     def __init__(self, network: Network, model: nn.Module, optimizer: Any) -> None:
-        self._passes = network.passes(model)
+        self.passes = network.passes(model)
         self._optimizer = optimizer
         self._device = network.device
         self.host_s = 0.0  # of the latest step, without those two waits
@@ -174,11 +174,11 @@ class TimedStep:
     def _run(self, between: Callable[[], None]) -> None:
         began = time.perf_counter()
         self._optimizer.zero_grad()
-        loss = self._passes.forward()
+        loss = self.passes.forward()
         self.host_s = time.perf_counter() - began
         between()
         began = time.perf_counter()
-        self._passes.backward(loss)
+        self.passes.backward(loss)
         self._optimizer.step()
         self.host_s += time.perf_counter() - began
 

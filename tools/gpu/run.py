@@ -47,7 +47,7 @@ RESNET50 = RealCell(SPECS["resnet50"], 16, (1.0,), 128, tuners=(), steps=5, repe
 GPT2 = RealCell(
     SPECS["gpt2"], 1, (1.0,), 8, tuners=("twin",), windows=4, steps=5, repeats=2, audition=60, offered=False
 )
-REHEARSED = RealCell("small:cnn", ratios=(1.0,), most=64, windows=1, steps=2, repeats=2, audition=24)
+REHEARSED = RealCell(SMALL[0], ratios=(1.0,), most=64, tuners=("twin",), windows=1, steps=2, repeats=2, audition=24)
 
 
 @dataclass(frozen=True)
