@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from autobyte.bench.networks import SMALL, Network, make
 from autobyte.bench.rank import SECTIONS, Rank, take_part
 from autobyte.errors import AutoByteError, InputError
 from autobyte.scheduler.alpha_beta import AlphaBeta
+from autobyte.torch.profiling.probe import Spec, probe
 
 SETTLED = 40  # steps, after which AutoByte has planned
 STEP = "one step"  # its name in a trace
@@ -42,7 +43,10 @@ WAITING = frozenset(
 
 
 def blocks(rank: Rank) -> None:
-    """All-reduces one after the other, of two ranks and of all; the line through their times."""
+    """All-reduces one after the other, of two ranks and of all, and by AutoByte's engine; a line through the times.
+
+    PyTorch's are on the default group. The engine's have its streams, events and callbacks beside them.
+    """
     store = _get_default_store()
     pair = dist.new_group([0, 1])
     if rank.number < 2:
@@ -52,23 +56,46 @@ def blocks(rank: Rank) -> None:
         store.wait(["done0", "done1"], TIMEOUT)
     if rank.size > 2:
         _blocks(rank, rank.size, dist.group.WORLD)
+    _engine_blocks(rank)
 
 
 def _blocks(rank: Rank, ranks: int, group: Any) -> None:
     times = {}
+    common = {"by": "PyTorch", "ranks": ranks, "rate": rank.spec["rate"]}
     for nbytes in rank.spec["sizes"]:
         block = torch.ones(nbytes // 4, device=rank.device)
         taken = [_block_s(rank, block, group, count) for count in (3, 10, 10, 10)][1:]  # the first warms up
         times[nbytes] = statistics.median(taken)
         busbw = 2 * (ranks - 1) / ranks * nbytes / times[nbytes]
-        link = {"ranks": ranks, "rate": rank.spec["rate"]}
-        rank.add(**link, nbytes=nbytes, block_s=times[nbytes], repeats_s=taken, busbw_bytes_per_s=busbw)
+        rank.add(**common, nbytes=nbytes, block_s=times[nbytes], repeats_s=taken, busbw_bytes_per_s=busbw)
+    _add_line(rank, times, common)
+    rank.say(f"blocks of {ranks} ranks")
+
+
+def _engine_blocks(rank: Rank) -> None:
+    """What blocks cost with AutoByte's engine."""
+    engine, times = rank.spec["engine"], {}
+    common = {"by": f"AutoByte, {engine}", "ranks": rank.size, "rate": rank.spec["rate"]}
+    for row in probe(Spec((engine,), tuple(rank.spec["sizes"]), iterations=20, device=rank.spec["device"])):
+        times[row.size_bytes] = row.time_s
+        rank.add(
+            **common,
+            nbytes=row.size_bytes,
+            block_s=row.time_s,
+            busbw_bytes_per_s=row.busbw_bytes_per_s,
+            wrong=row.wrong,
+        )
+    _add_line(rank, times, common)
+    rank.say(f"blocks of {engine}")
+
+
+def _add_line(rank: Rank, times: Mapping[int, float], common: Mapping[str, Any]) -> None:
+    """The line through the times of all sizes, or why there is none."""
     try:
         line = AlphaBeta.fit(list(times), list(times.values()))
-        rank.add(**link, fit=True, start_s=line.start_s, s_per_byte=line.s_per_byte)
+        rank.add(**common, fit=True, start_s=line.start_s, s_per_byte=line.s_per_byte)
     except InputError as error:
-        rank.add(**link, fit=True, error=str(error))
-    rank.say(f"blocks of {ranks} ranks")
+        rank.add(**common, fit=True, error=str(error))
 
 
 def _block_s(rank: Rank, block: torch.Tensor, group: Any, count: int) -> float:

@@ -55,12 +55,12 @@ def links(rows: Sequence[Row]) -> str:
 
 def blocks(rows: Sequence[Row]) -> str:
     """What an all-reduce takes, and the line through all sizes."""
-    by: dict[tuple[int, float], list[Row]] = defaultdict(list)
+    by: dict[tuple[str, int, float], list[Row]] = defaultdict(list)
     for row in rows:
-        by[row["ranks"], row["rate"]].append(row)
+        by[row.get("by", "PyTorch"), row["ranks"], row["rate"]].append(row)
     sizes = sorted({row["nbytes"] for row in rows if "nbytes" in row})
     body = []
-    for (ranks, rate), group in sorted(by.items()):
+    for (who, ranks, rate), group in sorted(by.items()):
         times = {
             row["nbytes"]: f"{_ms(row['block_s'])} ({_gbit(row['busbw_bytes_per_s'])})"
             for row in group
@@ -72,9 +72,9 @@ def blocks(rows: Sequence[Row]) -> str:
             if "start_s" in fit
             else ["–", "–"]
         )
-        body.append([str(ranks), _gbit(rate), *(times.get(size, "–") for size in sizes), *line])
+        body.append([who, str(ranks), _gbit(rate), *(times.get(size, "–") for size in sizes), *line])
     heads = [f"{size // KIB} KiB" for size in sizes]
-    return _markdown(["ranks", "link, Gbit/s", *heads, "start, ms", "ms per MiB"], body)
+    return _markdown(["by", "ranks", "link, Gbit/s", *heads, "start, ms", "ms per MiB"], body)
 
 
 def parity(rows: Sequence[Row]) -> str:
