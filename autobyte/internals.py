@@ -176,14 +176,6 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-def spin(cycles: int) -> None:
-    """Queue a kernel on the current CUDA stream that does nothing for so many cycles.
-
-    Public kernels take as long as their operands are large, on all of the GPU; this one takes one multiprocessor.
-    """
-    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
-
-
 def gather_options() -> Any:
     """Options of an all-gather on the current stream.
 
@@ -269,3 +261,11 @@ def see_hooks() -> None:
     if dynamo is not None and dynamo.config.skip_nnmodule_hook_guards:
         dynamo.config.skip_nnmodule_hook_guards = False
         dynamo.reset()  # what was compiled before is compiled again when it is called
+
+
+def spin(cycles: int) -> None:
+    """Queue a kernel on the current CUDA stream that does nothing for so many cycles.
+
+    Public kernels take as long as their operands are large, on all of the GPU; this one takes one multiprocessor.
+    """
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

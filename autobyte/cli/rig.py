@@ -24,12 +24,11 @@ RehearseOption = Annotated[
     ),
 ]
 
-LIMIT_S = 3600.0
+LIMIT_S = 3600.0  # of one batch size
+STALL_S = 300.0  # without a word from any rank
 
 
-def bench_real(
-    cells: Sequence["RealCell"], rigs: Sequence["Rig"], *, out: Path | None, json: bool, limit_s: float = LIMIT_S
-) -> int:
+def bench_real(cells: Sequence["RealCell"], rigs: Sequence["Rig"], *, out: Path | None, json: bool) -> int:
     """Measure real models on the rig, and show what they come to; the exit status, 1 if a launch failed.
 
     Args:
@@ -37,7 +36,6 @@ def bench_real(
         rigs: hosts, links and device.
         out: a folder for the records, as JSON lines; None keeps none.
         json: whether one JSON object is printed, instead of tables.
-        limit_s: of every launch.
 
     Raises:
         InputError: a model that there is not.
@@ -65,10 +63,11 @@ def bench_real(
                 raise FileError(f"{file} exists already: name another folder, or remove it")
         place.mkdir(parents=True, exist_ok=True)
         for cell, rig, file in launches:
+            limit_s = LIMIT_S * max(1, len(cell.ratios))
             told = real.told(rig, "rows", cell.spec(), out=file, provenance=known, limit_s=limit_s)
             try:
                 with told as path:
-                    rig.run([*real.RANK, str(path)], limit_s=limit_s, show=_progress)
+                    rig.run([*real.RANK, str(path)], limit_s=limit_s, stall_s=STALL_S, show=_progress)
             except TestbedError as error:
                 if not file.exists():
                     raise

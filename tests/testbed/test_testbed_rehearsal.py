@@ -19,7 +19,7 @@ TOOL = ROOT / "tools" / "gpu"
 def say(out: Path, *words: str, program: str = "run.py", path: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OUT": str(out), "PATH": path or os.environ["PATH"]}
     command = [sys.executable, str(TOOL / program), *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
 
 
 def records(out: Path, file: str) -> list[dict[str, Any]]:
@@ -94,8 +94,8 @@ def check_parity(rows: list[dict[str, Any]]) -> None:
 
 def check_steps(rows: list[dict[str, Any]]) -> None:
     """Every way is measured, and again what counts: of DDP the default and the fastest."""
-    assert {row["engine"] for row in rows if row["scheduler"] == "autobyte"} <= {"ordered", "allreduce", "ps"}
-    assert [row["bound_s"] for row in rows if "bound_s" in row] > [0.0]
+    assert {row["engine"] for row in rows if row.get("scheduler") == "autobyte"} <= {"ordered", "allreduce", "ps"}
+    assert [row["bound_s"] > 0 for row in rows if "bound_s" in row] == [True]
     first, again = ([row["arm"] for row in rows if row.get("repeat") == repeat] for repeat in (0, 1))
     ddp = [arm for arm in first if arm.startswith("DDP")]
     assert ddp[:5] == ["DDP default", "DDP 1 MiB", "DDP 4 MiB", "DDP 25 MiB", "DDP 100 MiB"]
