@@ -4,8 +4,8 @@ make gpu                                      records go to docs/data/gpu, or th
 python3 tools/gpu/run.py --sections "blocks,steps gpt2"    a part of it
 python3 tools/gpu/run.py --rehearse           all of it on CPUs and gloo, with small models, to out/gpu-rehearsal
 
-It needs root, Linux, one NVIDIA GPU with its MPS, PyTorch with NCCL, torchvision and transformers, and what
-`pip install 'autobyte[testbed]'` brings. Four ranks share the card; their links are shaped. Each section has a time
+It needs root, Linux, one NVIDIA GPU with its MPS, PyTorch with CUDA and NCCL, and what
+`pip install 'autobyte[gpu]'` brings. Four ranks share the card; their links are shaped. Each section has a time
 limit, and each record is in its file as soon as it is known: what hangs or fails costs nobody else's results.
 Exit status: 0, 1 if a section failed, 2 if something asked for cannot be, 3 where there is no GPU.
 """
