@@ -199,7 +199,11 @@ def waits(rank: Rank) -> None:
 
 
 def waited(network: Network, method: Method, *, steps: int) -> dict[str, Any]:
-    """What waiting calls the profiler sees in some steps, by name, once AutoByte has planned."""
+    """What waiting calls the profiler sees in some steps, by name, once AutoByte has planned.
+
+    Raises:
+        AutoByteError: it sees no call of CUDA's at all.
+    """
     device = network.device
     with training(network, method) as (step, _):
         for _ in range(SETTLED):
@@ -211,6 +215,8 @@ def waited(network: Network, method: Method, *, steps: int) -> dict[str, Any]:
                     step.enqueue()
                 finish(device)
         events = seen.events()
+    if cuda and not any(event.name.startswith("cuda") for event in events):
+        raise AutoByteError("the profiler has seen no call of CUDA's, so it says nothing about waits")
     spans = [(event.time_range.start, event.time_range.end) for event in events if event.name == STEP]
     calls = waiting_calls(((event.name, event.time_range.start) for event in events), spans)
     return {"steps": len(spans), "waiting_calls": calls}
