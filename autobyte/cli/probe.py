@@ -54,7 +54,7 @@ def probe(
     Prints the columns of nccl-tests: algbw is size over time. busbw is 2(n-1)/n of it, the rate in the busiest
     direction of a link: compare it with the rate of your links. With eight sizes, the default, it also shows what a
     block costs besides its bytes. Under torchrun it measures your ranks. With --gpu blocks lie in the GPU's memory,
-    and the engine nccl moves them over the links of --hosts.
+    and the engine nccl moves them over the links of --hosts; under torchrun, each rank has a GPU of its own.
 
     \b
     autobyte probe
@@ -78,7 +78,7 @@ def probe(
         in_flight,
         rig.device if shares else "cpu",
     )
-    if hosts is None and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if hosts is None and not rehearse and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _as_rank(spec, json=json)
         return
     if shares or hosts is not None:
@@ -90,15 +90,20 @@ def probe(
 
 def _as_rank(spec: "Spec", *, json: bool) -> None:
     """Take part as one of torchrun's ranks; the first one prints."""
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     import torch
     import torch.distributed as dist
 
+    from autobyte.torch.profiling.probe import TIMEOUT
     from autobyte.torch.profiling.probe import probe as measure
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    on_gpu = spec.device.startswith("cuda")
+    if on_gpu:
+        spec = replace(spec, device=f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
+        torch.cuda.set_device(spec.device)
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     rows = [asdict(row) for row in measure(spec)]
     if dist.get_rank() == 0:
         _show(rows, dist.get_world_size(), "as torchrun started them", spec, json=json)

@@ -94,7 +94,11 @@ def _torchrun(row: Row, folder: Path, environ: dict[str, str]) -> int:
     pid = os.fork()
     if pid:
         return pid
-    _enter(folder, "log0", environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})  # else gloo's groups fail, too
+    environ = environ | {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # else gloo's groups fail, too
+        "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path),  # it runs elsewhere
+    }
+    _enter(folder, "log0", environ)
     options = ["--standalone", "--nproc-per-node", str(SIZE), "--max-restarts", "1"]
     module = ["-m", "faults.rank", row.name, str(folder)]
     command = [sys.executable, "-m", "torch.distributed.run", *options, *module]

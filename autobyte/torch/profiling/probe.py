@@ -19,12 +19,13 @@ import torch
 import torch.distributed as dist
 
 from autobyte.errors import InputError, unknown
-from autobyte.internals import own_gloo
+from autobyte.internals import own_gloo, own_nccl
 from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Segment
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.cuda import CudaStreams
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.engines.streams import HostStreams, Streams
@@ -82,6 +83,8 @@ class Spec:
         for engine in self.engines:
             if engine not in PROBED:
                 raise unknown("engine", engine, PROBED)
+            if engine == "nccl" and not self.device.startswith("cuda"):
+                raise InputError("the engine nccl moves blocks from GPU to GPU: say --gpu")
         if self.dtype not in ITEMSIZE:
             raise unknown("dtype", self.dtype, ITEMSIZE)
         for name, low in (("iterations", 1), ("warmup", 1), ("in_flight", 1)):
@@ -191,15 +194,24 @@ def _ordered(buffers: Buffers, rank: int, ranks: int, _largest: int) -> Engine:
     return Ordered(buffers, own_gloo("probe/ordered", rank=rank, size=ranks, timeout=TIMEOUT))
 
 
+def _nccl(buffers: Buffers, rank: int, ranks: int, _largest: int) -> Engine:
+    streams = buffers.streams
+    assert isinstance(streams, CudaStreams)
+    backend = own_nccl("probe/nccl", device=streams.device, rank=rank, size=ranks, timeout=TIMEOUT)
+    return Ordered(buffers, backend, abort=backend.abort, part=backend.shutdown)
+
+
 PROBED: dict[str, Callable[[Buffers, int, int, int], Engine]] = {
     "allreduce": _all_reduce,
     "ps": _servers,
     "ordered": _ordered,
+    "nccl": _nccl,
 }
 
 #: Streams of engines that are ordered on a device.
 STREAMS: dict[str, Callable[[torch.device], Streams]] = {
-    "ordered": lambda _device: HostStreams(timeout_s=TIMEOUT.total_seconds())
+    "ordered": lambda _device: HostStreams(timeout_s=TIMEOUT.total_seconds()),
+    "nccl": CudaStreams,
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autobyte.testbed.launch import Launch, Seat
-from autobyte.torch.exchange import training
+from autobyte.torch.exchange import engines
 from autobyte.torch.profiling import probe
 
 ENGINES = ("allreduce", "ps", "ordered")  # all but those that need a GPU
@@ -26,8 +26,8 @@ def check(rows: list[dict[str, Any]], *, ranks: int, sizes: list[int], itemsize:
 
 
 def test_every_engine_is_probed() -> None:
-    assert set(probe.PROBED) == set(training.ENGINES)
-    assert set(probe.STREAMS) == set(training.STREAMS)
+    assert set(probe.PROBED) == set(engines.ENGINES)
+    assert set(probe.STREAMS) == set(engines.STREAMS)
 
 
 def test_ranks_that_torchrun_started_are_measured() -> None:
