@@ -1,6 +1,5 @@
 """`autobyte doctor`: is the network the bottleneck, and what could be gained?"""
 
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from autobyte.testbed.rig import Rig
     from autobyte.torch.profiling.doctor import Symptoms
     from autobyte.torch.profiling.source import Made
-
-log = logging.getLogger("autobyte")
 
 KEEP_DDP, UNKNOWN = 3, 4  # the exit status
 HOSTS, LIMIT_S = 4, 600.0  # with --gpu
@@ -211,8 +208,6 @@ def _as_rank(source: str, inputs: str, batch: int, device: str, *, exit_code: bo
     ends_with = torch.zeros(1, device=device)
     if dist.get_rank() == 0:
         diagnosis = diagnose(symptoms.job)
-        if device.startswith("cuda"):
-            log.warning("policies are predicted at NCCL's costs; AutoByte's gradients travel over TCP: measure both")
         doubt = symptoms.contradiction
         if is_busy(symptoms.other_cores, others.wall_s):
             doubt = f"others kept {symptoms.other_cores:.1f} cores of a machine busy while it was measured"
