@@ -145,26 +145,16 @@ def test_records_of_a_section_that_runs_anew_are_replaced(tool: ModuleType, tmp_
     assert records(tmp_path, "steps") == []
 
 
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-m", "autobyte", *words]
+    return subprocess.run(line, capture_output=True, text=True, env=environment, timeout=280, check=False)
+
+
 @needs_namespaces
 def test_the_bench_runs_on_cpus(tmp_path: Path) -> None:
-    words = [
-        "bench",
-        "--rehearse",
-        "--hosts",
-        "2",
-        "--batch",
-        "2",
-        "--steps",
-        "2",
-        "--windows",
-        "1",
-        "--repeats",
-        "1",
-    ]
-    words += ["--wire", "bf16", "--tuner", "default", "--out", str(tmp_path), "--json"]
-    command = [sys.executable, "-m", "autobyte", *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    words = ["--hosts", "2", "--batch", "2", "--steps", "2", "--windows", "1", "--repeats", "1", "--wire", "bf16"]
+    done = command("bench", "--rehearse", *words, "--tuner", "default", "--out", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["what"], told["ranks_on_card"], told["failures"]) == ("rehearsal", 2, [])
@@ -173,3 +163,14 @@ def test_the_bench_runs_on_cpus(tmp_path: Path) -> None:
     assert {"compute", "DDP default, bf16", "DDP 1 MiB, bf16", "AutoByte, bf16"} <= methods.keys()
     assert methods["AutoByte, bf16"]["over_bound"] > 0
     assert [row["arm"] for row in records(tmp_path, "small-cnn-1000Mbit") if "arm" in row] == [*methods]
+
+
+@needs_namespaces
+def test_doctor_and_probe_run_on_cpus() -> None:
+    done = command("doctor", "--rehearse", "--hosts", "2", "small:cnn", "--batch", "4", "--json")
+    assert done.returncode in (0, 3, 4), done.stderr
+    assert json.loads(done.stdout)["measured"]["workers"] == 2
+    done = command("probe", "--rehearse", "--hosts", "2", "--sizes", "64KiB", "--iterations", "2", "--json")
+    told = json.loads(done.stdout)
+    assert (told["what"], told["ranks"]) == ("rehearsal", 2)
+    assert [(row["engine"], row["wrong"]) for row in told["rows"]] == [("ordered", 0), ("allreduce", 0), ("ps", 0)]
