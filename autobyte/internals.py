@@ -17,7 +17,9 @@ Four are read where they are used, because a function around them would do nothi
   `tests/scheduler/test_policies.py` uses it, to compare the policy `ddp` with them.
 """
 
+import gc
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -145,12 +147,18 @@ def own_gloo(
         else [make.create_default_device()]
     )
     backend = make(PrefixStore(f"autobyte/{name}", store or default_store()), rank, size, options)
-    _of_gloo.update({fd: target for fd, target in _sockets().items() if before.get(fd) != target})
+    found = {fd: target for fd, target in _sockets().items() if before.get(fd) != target}
+    if len(found) > size * len(options._devices):  # one that listens and one for each peer: others are among them
+        for theirs in _of_python():
+            found.pop(theirs, None)
+    _of_gloo.update(found)
     return backend
 
 
 #: Sockets of gloo's, by descriptor. It does not hand them out, and a child that is forked must not hold them: a data
 #: loader's worker lives on for a while after its parent was killed, and the peers would take the parent for alive.
+#: They are those that appear while gloo connects. What other threads open meanwhile with Python's `socket` is told
+#: apart; what libraries open in C is not, and is closed in children, too.
 _of_gloo: dict[int, str] = {}
 
 
@@ -163,6 +171,26 @@ def _sockets() -> dict[int, str]:
                 if (target := os.readlink(f"/proc/self/fd/{fd}")).startswith("socket:"):  # noqa: PTH115
                     found[int(fd)] = target
     return found
+
+
+def hang_up(*, gloo: bool = False) -> None:
+    """Shut down the sockets to the default group's store, or gloo's: calls that wait there fail at once.
+
+    For the end of a process. Neither has a call that does it.
+    """
+    store: Any = _get_default_store() if dist.is_initialized() else None
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    port, there = getattr(store, "port", None), _sockets()
+    for fd, target in there.items():
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copied:
+            if _of_gloo.get(fd) == target if gloo else port is not None and copied.getpeername()[1] == port:
+                copied.shutdown(socket.SHUT_RDWR)
+
+
+def _of_python() -> set[int]:
+    """Descriptors of sockets that Python has an object for."""
+    return {each.fileno() for each in gc.get_objects() if issubclass(type(each), socket.socket)}
 
 
 def _close_in_child() -> None:
@@ -280,8 +308,23 @@ def is_compiled(module: nn.Module) -> bool:
 
     Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
     """
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
+    if getattr(module, "_compiled_call_impl", None) is not None or isinstance(module, torch.jit.ScriptModule):
+        return True
+    return "_orig_mod" in module._modules  # hasattr would look for a parameter and a buffer of that name, too
+
+
+def has_compiled_part(model: nn.Module) -> bool:
+    """Whether a module of a model, or its `forward`, is compiled. Every step asks, and `modules()` takes its time."""
+    waiting, seen = [model], {model}
+    while waiting:
+        module = waiting.pop()
+        if is_compiled(module) or has_compiled_forward(module):
+            return True
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                waiting.append(child)
+    return False
 
 
 def has_compiled_forward(module: nn.Module) -> bool:
@@ -289,7 +332,8 @@ def has_compiled_forward(module: nn.Module) -> bool:
 
     Modules inside are then traced with their hooks.
     """
-    return hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+    forward = vars(module).get("forward")
+    return forward is not None and hasattr(forward, "_torchdynamo_orig_callable")
 
 
 def uncompiled(hook: Hook) -> Hook:

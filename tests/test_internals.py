@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -352,3 +353,23 @@ def test_a_profiler_is_known_on_every_thread() -> None:
         thread.start()
         thread.join()
     assert [*seen, internals.is_profiled()] == [True, False], CHANGED + "a running profiler cannot be seen"
+
+
+def test_a_socket_that_another_thread_opens_meanwhile_is_not_gloos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    look, theirs = internals._sockets, list[socket.socket]()
+
+    def then_open() -> dict[int, str]:
+        found = look()
+        theirs.append(socket.socket())
+        return found
+
+    monkeypatch.setattr(internals, "_sockets", then_open)
+    known = set(internals._of_gloo)
+    backend = internals.own_gloo("alone", rank=0, size=1, timeout=timedelta(seconds=5), store=dist.HashStore())
+    assert backend.size() == 1
+    ours = set(internals._of_gloo) - known
+    assert len(ours) == 1, CHANGED + "gloo opens another number of sockets than one for each rank"
+    assert theirs[0].fileno() not in ours
+    for each in theirs:
+        each.close()

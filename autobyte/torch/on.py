@@ -14,9 +14,11 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
+from autobyte.internals import has_compiled_part, see_hooks
 from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.exchange.exchange import Heard
 from autobyte.torch.exchange.join import share_everything
+from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
@@ -71,6 +73,8 @@ class On:
         self.last_report: Report | None = None  # made by `close`
         self.last_state: dict[str, Any] | None = None  # made by `recover`: what a checkpoint keeps of the training
         self._handles: list[RemovableHandle] = []
+        self._watch: list[RemovableHandle] = []
+        self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
         self._drift = drift
         self.training = connect()
         self._record = record
@@ -84,24 +88,31 @@ class On:
             if search is not None:
                 self._search = search(self.training)
                 self._search.resume()
+            self._begin(listeners, cross_step=cross_step, verify_steps=verify_steps)
         except BaseException:
+            for handle in (*self._watch, *self._marks, *self._handles):
+                handle.remove()
             self.training.close()  # else its hooks would stay with the model
             raise
+
+    def _begin(self, listeners: Listeners, *, cross_step: bool, verify_steps: int) -> None:
+        """Make the parts that hear of steps, and hook into the model."""
+        model, optimizer = self._model, self._optimizer
         self._verification = Verification(self.training, verify_steps)
         self._steps = 0
+        self._evaluating = False  # the last step had a closure
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
-        listeners.start(self._updates, self._verification)
+        self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
+        listeners.start(self._updates, self._verification, self._resumption)
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
-        self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
         self._times: LayerTimes | None = None  # once layers are known
         if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
         else:
             self._warn_untuned()
-        self._watch: list[RemovableHandle] = []
         if self._hooked:
             self._watch = [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
             self._marks.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
@@ -109,10 +120,12 @@ class On:
             self._handles += [
                 module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
                 module.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
+                module.register_load_state_dict_post_hook(Hook(lambda *_: self._resumption.load())),  # type: ignore[no-untyped-call]
             ]
         self._handles += [  # the user may read or write the state of the wrapped optimizer itself, too
             optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),
             optimizer.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),
+            optimizer.register_load_state_dict_post_hook(Hook(lambda *_: self._resumption.load())),
         ]
 
     @property
@@ -125,8 +138,9 @@ class On:
         exchange, progress = self.training.exchange, self.training.progress
         self.training.check_groups(self._optimizer)
         self._updates.settle()  # still due if no forward or backward pass came since the step before
+        self._evaluating = closure is not None
         if closure is not None:
-            exchange.announced()  # looked at and dropped: no switch between two evaluations
+            self._take_up(exchange.heard())  # what was announced is dropped: no switch between two evaluations
             return self._step_with(closure)
         crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
         if crossing and not (progress.averaged or exchange.at_once or self._verification.active):
@@ -138,9 +152,41 @@ class On:
         self._steps += 1
         progress.take()
         progress.end()
-        if self._online is not None and not (progress.joining and exchange.joined):
-            self._online.after_step()
+        self._after_step()
         return None
+
+    def _give_up(self) -> None:
+        """The user gives up the step of a backward pass. To other ranks, who may take it, it is a step."""
+        self._synchronize(given_up=True)
+        if not self._evaluating:
+            self._after_step()
+
+    def _after_step(self) -> None:
+        """Do what all ranks do after a step, each for itself or together."""
+        exchange = self.training.exchange
+        if self.training.progress.joining and exchange.joined:
+            return
+        heard = exchange.heard()
+        if self._online is not None:
+            self._online.after_step(announced=heard.announced)
+        self._take_up(heard)
+
+    def _take_up(self, heard: Heard) -> None:
+        """Compare ranks where some have loaded something, and use the plan that rank 0 has loaded. Collective then.
+
+        Raises:
+            CommunicationError: on every rank, if they train different models now.
+        """
+        if not heard.loaded:
+            return
+        self.flush()
+        control = self.training.control
+        plan = self._resumption.agree(heard.note, by_all=heard.loaded == control.size, control=control)
+        self._steps = control.share(self._steps)
+        if plan is not None:
+            self.training.resume(plan)
+            if self._online is not None:
+                self._online.restart()
 
     @torch.no_grad()
     def _step_with(self, closure: Callable[[], Any]) -> Any:
@@ -189,8 +235,8 @@ class On:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
         clear = drop if set_to_none else zero
-        if self.training.progress.open:  # the user gives up the step of this backward pass
-            self._synchronize(given_up=True)
+        if self.training.progress.open:
+            self._give_up()
         self.training.exchange.forget()
         in_transit = self._updates.clear_later(clear)
         for group in self._optimizer.param_groups:
@@ -206,7 +252,7 @@ class On:
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave; a config of another job is left aside.
+        """Take up what `state_dict` gave. Its plan is used some steps later; that of another job is left aside.
 
         Raises:
             CommunicationError: training cannot go on, because averages can no longer be made.
@@ -214,6 +260,9 @@ class On:
         try:
             self.flush()
             self.training.exchange.start_over()
+            if self.training.progress.open:
+                self._give_up()
+                self.training.exchange.start_over()
         except CommunicationError as error:
             raise CommunicationError(
                 f"training cannot go on here: call recover(), and load the checkpoint into a new wrapper ({error})"
@@ -222,8 +271,8 @@ class On:
         if "autobyte" not in state_dict:
             return
         self._steps = state_dict["autobyte"].get("steps", self._steps)
-        if self.training.resume(state_dict["autobyte"]) and self._online is not None:
-            self._online.restart()
+        if self.training.fits(state_dict["autobyte"]):
+            self._resumption.load(state_dict["autobyte"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse it: the gradients that travel are agreed upon.
@@ -314,7 +363,7 @@ class On:
         return why is None
 
     def _is_compiled(self) -> bool:
-        return any(is_compiled(module) or has_compiled_forward(module) for module in self._model.modules())
+        return has_compiled_part(self._model)
 
     def _unhook_compiled(self, *_: object) -> None:
         """Take hooks away once the user has compiled a part: `fullgraph=True` refuses them."""

@@ -85,29 +85,6 @@ def _stops_sending(rank: int, where: str) -> None:
     optimizer.broadcast_buffers()
 
 
-def test_a_checkpoint_that_one_rank_loads_alone_ends_all_at_once() -> None:
-    for ranks in at_once(_loads_alone, 3):
-        began = time.monotonic()
-        outcomes = [said(outcome) for outcome in ranks.outcomes()]
-        assert time.monotonic() - began < 15  # of a timeout of 30 s
-        for rank, outcome in enumerate(outcomes):
-            assert re.match(rf"CommunicationError: rank {rank}, step \d+: ", outcome), outcome
-            assert re.search(r"load_state_dict is collective, and rank [12](, 2)? did not take part", outcome), (
-                outcome
-            )
-
-
-def _loads_alone(rank: int, engine: str) -> None:
-    model = make_model()
-    optimizer = wrapped(model, engine, timedelta(seconds=30))
-    train(model, optimizer, rank, range(3))
-    kept = optimizer.state_dict()
-    if rank == 0:
-        optimizer.load_state_dict(kept)
-    train(model, optimizer, rank, range(3, STEPS))
-    optimizer.flush()
-
-
 def test_a_switch_that_one_rank_cannot_make_leaves_the_config_in_force() -> None:
     expected, ours = zip(*Ranks(_cannot_switch, 2, timeout_s=30).results(), strict=True)
     assert ours == expected

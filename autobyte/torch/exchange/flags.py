@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 #: Places behind the gradients' own.
-_LEFT_OUT, _JOINED, _ANNOUNCES = -3, -2, -1
+_LEFT_OUT, _JOINED, _ANNOUNCES, _LOADED = -4, -3, -2, -1
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,18 @@ class StepFlags:
         left_out: the step before was not followed by an update, or this one will not be.
         joined: this rank has no inputs left.
         announces: this rank has something to say to all.
+        loaded: this rank has loaded something since the step before.
     """
 
     had: Sequence[bool]
     left_out: bool
     joined: bool
     announces: bool
+    loaded: bool = False
 
     def pack(self) -> Tensor:
-        """The flags as numbers that can be added up over ranks, shape [gradients + 3], int32."""
-        flags = [*self.had, self.left_out, self.joined, self.announces]
+        """The flags as numbers that can be added up over ranks, shape [gradients + 4], int32."""
+        flags = [*self.had, self.left_out, self.joined, self.announces, self.loaded]
         return torch.tensor(flags, dtype=torch.int32, device="cpu")
 
 
@@ -65,3 +67,8 @@ class StepCounts:
     def announcing(self) -> int:
         """Ranks that have something to say to all."""
         return int(self._counts[_ANNOUNCES])
+
+    @property
+    def loaded(self) -> int:
+        """Ranks that have loaded something."""
+        return int(self._counts[_LOADED])

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 from datetime import timedelta
 
@@ -127,6 +128,28 @@ def test_a_server_that_cannot_be_reached_is_named(store: PrefixStore) -> None:
         ab.CommunicationError, match=r"\[Errno \d+\] .*, while it waited for server rank 0 to answer$"
     ):
         connect("alone", rank=1, workers=[1], servers=[0], timeout=timedelta(seconds=5))
+
+
+@pytest.mark.parametrize("said", [b"\xff\xfe 9", b"nowhere", b"127.0.0.1 nine"])
+def test_an_address_that_is_none_is_one_line(store: PrefixStore, said: bytes) -> None:
+    store.set("token", b"\xff\xfe")  # a token of any bytes will do
+    store.set("server0", said)
+    with pytest.raises(ab.CommunicationError, match=r"the store has no address of server rank 0, but b'.*: somebody"):
+        connect("alone", rank=1, workers=[1], servers=[0], timeout=timedelta(seconds=5))
+
+
+def test_connecting_ends_at_once_when_others_will_not_come(store: PrefixStore) -> None:
+    began, why = time.monotonic(), []
+    threading.Timer(0.3, why.append, ["they were refused"]).start()
+    with pytest.raises(ab.CommunicationError, match=r"could not connect to servers or workers: they were refused$"):
+        connect(
+            "alone", rank=0, workers=[0, 1], servers=[0], timeout=timedelta(seconds=30), refused=lambda: "".join(why)
+        )
+    assert time.monotonic() - began < 5
+    host, port = store.get("server0").decode().split()
+    with pytest.raises(ConnectionRefusedError):  # nobody listens any longer
+        socket.create_connection((host, int(port)))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("autobyte-deadline")]
 
 
 def test_a_stranger_a_second_keeps_nothing_open() -> None:

@@ -4,11 +4,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from jobs import make_job
 
 from autobyte.config import Config
+from autobyte.torch.tuning.advice import Window
 from autobyte.torch.tuning.kept import Trial
 from autobyte.torch.tuning.report import Report, report_on
+from autobyte.torch.tuning.window import RankWindow
 
 DEFAULT, FAST = Config(4_000_000, 16_000_000), Config(1_000_000, 4_000_000)
 EMPTY = Report("Net", 4, "allreduce", None, DEFAULT, DEFAULT, "twin", {}, None, None, 0.0, "")
@@ -46,6 +50,25 @@ def test_it_says_what_was_tried_won_and_spent(report: Report) -> None:
 @pytest.mark.parametrize("below", [{"trials": {DEFAULT: Trial(1, 0.29)}}, {"trials": {}, "least_s": 0.29}])
 def test_a_bound_above_a_measured_step_is_not_printed(report: Report, below: dict[str, Any]) -> None:
     assert str(replace(report, **below)).splitlines()[1] == "links as blocks saw them 1 Gbit/s"
+
+
+def test_it_says_how_long_the_model_waits(report: Report) -> None:
+    waiting = replace(report, exposed_s=0.0123)
+    assert str(waiting).splitlines()[2] == "in a step, the model waits 12.3 ms for averages"
+    assert waiting.to_json()["exposed_s"] == 0.0123
+
+
+def test_the_rank_that_computes_longest_tells_how_long_the_model_waits() -> None:
+    """Others wait for that rank, too."""
+    config, rows = DEFAULT, np.zeros((2, 4))
+    ranks = [RankWindow(np.ones(10), s * np.ones(3), s * np.ones(3), np.ones(4), rows, 5.0 / s) for s in (1.0, 2.0)]
+    job: Any = SimpleNamespace(model=SimpleNamespace(name="Net"), wire_dtype=None)
+    training: Any = SimpleNamespace(job=job, size=2, engine="allreduce", config=config)
+    adviser: Any = SimpleNamespace(
+        latest=Window.of(config, 0, ranks), trials={}, cpu_s=0.0, failure="", state="fixed", least_s=None,
+        measured_job=lambda _: make_job(4),
+    )  # fmt: skip
+    assert report_on(training, adviser, tuner=None, default=config).exposed_s == 2.5
 
 
 def test_a_search_that_goes_on_says_what_is_best_so_far(report: Report) -> None:
