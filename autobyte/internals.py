@@ -386,3 +386,11 @@ def see_hooks() -> None:
     if dynamo is not None and dynamo.config.skip_nnmodule_hook_guards:
         dynamo.config.skip_nnmodule_hook_guards = False
         dynamo.reset()  # what was compiled before is compiled again when it is called
+
+
+def spin(cycles: int) -> None:
+    """Queue a kernel on the current CUDA stream that does nothing for so many cycles.
+
+    Public kernels take as long as their operands are large, on all of the GPU; this one takes one multiprocessor.
+    """
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

@@ -1,5 +1,6 @@
 """What AutoByte relies on in PyTorch without a promise: a test that fails here says what PyTorch has changed."""
 
+import inspect
 import os
 import socket
 import sys
@@ -103,6 +104,15 @@ def test_a_gradient_of_its_own_is_told_from_one_that_others_use() -> None:
     assert not own, CHANGED + "_storage_Use_Count counts more users of a gradient that is its parameter's alone"
     assert view, CHANGED + "_storage_Use_Count counts fewer users, or autograd copies a gradient that is a view"
     assert not internals.is_shared(torch.ones(3).to_sparse())
+
+
+def test_a_gpu_spins_for_so_many_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is needed: the name is still there, and takes a number of cycles."""
+    assert [*inspect.signature(torch.cuda._sleep).parameters] == ["cycles"]
+    spun: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", spun.append)
+    internals.spin(1000)
+    assert spun == [1000]
 
 
 def test_the_version_counts_changes_in_place_and_not_those_through_data() -> None:
