@@ -40,6 +40,7 @@ class Cell:
         compute_s: forward and backward, emulated by sleeping (s).
         size_scale: numbers of elements are multiplied by this.
         dilation: how many times longer all of it takes than what it stands for, on links so many times slower.
+        clip: the norm to which every scheduler clips gradients; None clips nothing.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Cell:
     compute_s: float
     size_scale: float
     dilation: float = 1.0
+    clip: float | None = None
 
     @property
     def stands_for(self) -> float:
@@ -67,7 +69,8 @@ class Cell:
         """The job, on links that carry their payload share and cost nothing else."""
         payload = (self.rate * PAYLOAD,)
         cluster = Cluster(self.hosts, self.hosts if servers else 0, up_bytes_per_s=payload, down_bytes_per_s=payload)
-        return Job(self.scaled(), cluster, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
+        wire = WIRE[wire_dtype] if wire_dtype else None
+        return Job(self.scaled(), cluster, wire_dtype=wire, clips=self.clip is not None)
 
     def describe(self) -> str:
         """What is emulated, in one line."""
@@ -78,6 +81,7 @@ class Cell:
             f"emulated: {model.name} with sizes × {self.size_scale:g} ({model.parameters * 4 / 2**20:.1f} MiB of "
             f"gradients), compute of {self.compute_s:g} s by sleeping, {self.hosts} hosts in network namespaces, "
             f"links shaped to {self.rate * 8e-9:g} Gbit/s{dilated if self.dilation != 1 else ''}"
+            + ("" if self.clip is None else f", gradients clipped to a norm of {self.clip:g}")
         )
 
 
@@ -138,6 +142,7 @@ def measure(
         spec, out, pace = (Path(folder) / name for name in ("spec.json", "rows.jsonl", "pace"))
         scales = {"time": cell.time_scale, "size": cell.size_scale}
         settings = {"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps}
+        settings["clip"] = cell.clip
         settings["device"] = "cuda:0" if gpu else "cpu"
         settings["plugins"] = [str(path.resolve()) for path in plugins]
         spec.write_text(json.dumps(settings | {"out": str(out), "pace": str(pace)}))

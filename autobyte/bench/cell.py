@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def main(spec_path: str) -> None:
     load_plugins([Path(file) for file in spec["plugins"]])
     model = find(spec["model"]).scaled(**spec["scales"])
     for run in spec["runs"]:
-        for row in measure(model, run, steps=spec["steps"], pace=Path(spec["pace"]), device=device):
+        how = {"steps": spec["steps"], "pace": Path(spec["pace"]), "device": device, "clip": spec.get("clip")}
+        for row in measure(model, run, **how):
             if dist.get_rank() == 0:
                 with Path(spec["out"]).open("a") as out:
                     out.write(json.dumps(row) + "\n")
@@ -56,11 +58,17 @@ def main(spec_path: str) -> None:
 
 
 def measure(
-    model: Model, run: dict[str, Any], *, steps: int, pace: Path, device: torch.device
+    model: Model,
+    run: dict[str, Any],
+    *,
+    steps: int,
+    pace: Path,
+    device: torch.device,
+    clip: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Measure one scheduler; a run of several configs gives a row for each, one with `watch` all of its steps."""
     if run["scheduler"] in ("ddp", "none"):
-        alone = _ddp(model, run, device) if run["scheduler"] == "ddp" else _plain(model, device)
+        alone = _ddp(model, run, device, clip) if run["scheduler"] == "ddp" else _plain(model, device)
         yield run | timed(alone, warmup=WARMUP, steps=steps)
         return
     emulated = ab.emulate(model, device=device)
@@ -76,7 +84,7 @@ def measure(
         engine=run["engine"],
         wire_dtype=run.get("wire_dtype"),
     )
-    step = _step(emulated, optimizer, device)
+    step = _step(emulated, optimizer, device, None if clip is None else partial(optimizer.clip_grad_norm_, clip))
     try:
         if run.get("watch"):
             yield run | _watched(step, optimizer, run["watch"], pace, settle=not run.get("tuner"))
@@ -192,13 +200,14 @@ def _write(pace: Path, steps: int) -> None:
     dist.barrier()
 
 
-def _ddp(model: Model, run: dict[str, Any], device: torch.device) -> Step:
+def _ddp(model: Model, run: dict[str, Any], device: torch.device, clip: float | None) -> Step:
     emulated = ab.emulate(model, device=device)
     bucket = run["bucket_mib"]  # a size that is said is that of the first bucket, too; by default that has 1 MiB
     wrapped = DistributedDataParallel(emulated, bucket_cap_mb=None if bucket == DEFAULT_MIB else bucket)
     if run.get("wire_dtype"):
         compress(wrapped, run["wire_dtype"])
-    return _step(wrapped, torch.optim.SGD(emulated.parameters(), lr=0.01), device)
+    clipping = None if clip is None else partial(nn.utils.clip_grad_norm_, list(emulated.parameters()), clip)
+    return _step(wrapped, torch.optim.SGD(emulated.parameters(), lr=0.01), device, clipping)
 
 
 def _plain(model: Model, device: torch.device) -> Step:
@@ -207,12 +216,14 @@ def _plain(model: Model, device: torch.device) -> Step:
     return _step(emulated, torch.optim.SGD(emulated.parameters(), lr=0.01), device)
 
 
-def _step(model: nn.Module, optimizer: Any, device: torch.device) -> Step:
+def _step(model: nn.Module, optimizer: Any, device: torch.device, clip: Callable[[], object] | None = None) -> Step:
     def step() -> None:
         optimizer.zero_grad()
         loss = model(torch.zeros(1, device=device))
         finish(device)
         loss.backward()
+        if clip is not None:
+            clip()
         optimizer.step()
         finish(device)
 

@@ -79,6 +79,10 @@ def bench(
         Path | None,
         typer.Option("--out", help="folder for JSON and pictures; what it already holds is not measured again"),
     ] = None,
+    clip: Annotated[
+        float | None,
+        typer.Option("--clip", help="clip gradients to this norm, as torch does with DDP; default: not at all"),
+    ] = None,
     real_time: Annotated[
         bool,
         typer.Option(
@@ -137,8 +141,7 @@ def bench(
         TUNERS[name]  # known?
     rates = [parse_rate(part, what="rate") for part in rate.split(",")]
     wires = _wires(wire)
-    if min(windows, steps, repeats) < 1:
-        raise InputError("windows, steps and repeats must be at least 1")
+    _check(windows, steps, repeats, clip, real=gpu or rehearse)
     if gpu or rehearse:
         cells = [
             RealCell(
@@ -170,7 +173,7 @@ def bench(
     for name in (model or "vgg16").split(","):
         scale = _scale(name, size_scale, hosts=hosts, rate=rates[0], compute_s=compute_s)
         for each in rates:
-            cell = Cell(name, hosts, each / dilate, compute_s * dilate, scale, dilate)
+            cell = Cell(name, hosts, each / dilate, compute_s * dilate, scale, dilate, clip)
             settings: dict[str, Any] = {"steps": steps, "repeats": repeats}
             settings |= {"policies": names} if names else {"tuner": tuners[0], "windows": windows, "wire": wires}
             outcomes.append(_cell(cell, settings, known, out, real_time=real_time, plugins=plugin or []))
@@ -205,6 +208,18 @@ def _ratios(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"cannot read ratio '{text}'; write it like 0.5,1,2") from None
+
+
+def _check(windows: int, steps: int, repeats: int, clip: float | None, *, real: bool) -> None:
+    """Refuse what cannot be measured."""
+    from autobyte.errors import InputError
+
+    if min(windows, steps, repeats) < 1:
+        raise InputError("windows, steps and repeats must be at least 1")
+    if clip is not None and real:
+        raise InputError("--clip is for emulated models: leave it out, or leave out --gpu and --rehearse")
+    if clip is not None and not clip > 0:
+        raise InputError(f"clip is a norm above 0, not {clip:g}")
 
 
 def _scale(name: str, text: str, *, hosts: int, rate: float, compute_s: float) -> float:
@@ -265,6 +280,7 @@ def _cell(
 
     name = f"{Path(cell.model).stem}-{cell.stands_for * 8e-6:g}Mbit"
     name += f"-dilated{cell.dilation:g}" if cell.dilation != 1 else ""
+    name += "-clipped" if cell.clip is not None else ""
     path = out / f"{name}.json" if out is not None else None
     if path is not None and path.exists():
         try:

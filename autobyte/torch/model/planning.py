@@ -163,7 +163,7 @@ def agreed_plan(job: Job, config: Config, order: Sequence[int] | None = None) ->
     return plan.with_sequence(np.lexsort((np.where(gathers, first, -first), gathers)))
 
 
-def planned_order(job: Job, config: Config) -> list[int] | None:
+def planned_order(job: Job, config: Config, *, beside: Job | None = None) -> list[int] | None:
     """The order in which blocks start on the measured job; None if the policy has one.
 
     In virtual time the core starts the most urgent block that is there. The order it makes is then kept, and waits
@@ -173,10 +173,13 @@ def planned_order(job: Job, config: Config) -> list[int] | None:
     Args:
         job: as it was measured, on links that cost what blocks did (`priced`).
         config: whose order it is.
+        beside: the same job, on links that cost what blocks did beside others; None is `job`.
     """
-    plan = make_plan(job, config)
+    plan = make_plan(job, config)  # how some policies cut depends on what blocks cost
     if plan.sequence is not None:
         return None
+    job = beside or job
+    plan = replace(plan, job=job)
     rate, per_block_s = job.cluster.up_bytes_per_s[0], job.cluster.overhead_s[0]
     links = [priced(job, bytes_per_s=rate * part, per_block_s=per_block_s) for part in SLOWER]
     orders: list[tuple[int, ...]] = [tuple(simulate(replace(plan, job=link)).order.tolist()) for link in links]

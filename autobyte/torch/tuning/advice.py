@@ -413,5 +413,5 @@ class Adviser:
     def _plan(self, window: Window, config: Config) -> Advice:
         job = self.measured_job(window)
         brief = self.tuning is not None and self.tuning.iterations < WINDOW
-        order = planned_order(self.measured_job(window, self._costs.beside()), config)
+        order = planned_order(job, config, beside=self.measured_job(window, self._costs.beside()))
         return Advice(MeasuredPlan(config, job, order), brief)

@@ -104,3 +104,12 @@ def test_a_checkpoint_without_measurements_is_read() -> None:
     plan = MeasuredPlan.from_json(kept, measured("resnet50"))
     assert plan == MeasuredPlan(Config(4096, 16384), None, None)
     assert plan.to_json() == kept
+
+
+def test_an_order_is_of_the_plan_that_is_made_of_the_job_where_gradients_are_clipped() -> None:
+    config = Config(1 << 20, 1 << 20, "usbyte", {"fusion": 1})
+    job = replace(measured("vgg16"), clips=True)
+    beside = priced(job, bytes_per_s=0.5 * job.cluster.up_bytes_per_s[0], per_block_s=5e-3)
+    assert len(make_plan(job, config).tiling) != len(make_plan(beside, config).tiling), "it cuts by what blocks cost"
+    plan = agreed_plan(job, config, planned_order(job, config, beside=beside))
+    assert plan.barrier
