@@ -127,7 +127,7 @@ def test_failures_outside_a_session_leave_a_file_each(tmp_path: Path) -> None:
 OUTSIDE = {
     "verify": r"rank 0, step 2: tensor '0\.weight' differs by 1 from a plain all-reduce",
     "left out": r"rank \d, step \d: 1 of 2 ranks left out a step that others took",
-    "connect": r"rank 0, step 0: could not connect to servers or workers: waited 2 s for server rank 1 to answer, wo",
+    "connect": r"rank 0, step 0: could not connect to servers or workers: waited 2 s for server rank 1 to answer, ",
     "serve": r"rank 0, step 0: could not connect to servers or workers: waited 2 s for worker rank 1",
 }
 
