@@ -147,7 +147,7 @@ def _with_stand_ins() -> list[Nccl]:
 
 PLANS = {
     "fused": (SMALL, None),
-    "halves": (Config(1024, 2048, "dear"), None),
+    "halves": (Config(1024, 1024, "dear"), None),
     "buckets": (Config(4096, 4096, "ddp"), None),
     "bf16": (SMALL, "bf16"),
 }
