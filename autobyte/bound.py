@@ -24,6 +24,8 @@ def bound_s(job: Job) -> float:
     Compute is that of the slowest worker. With servers and workers that differ, a fast worker's pushes can travel
     while a slow one computes; the last term then counts only what must follow the last gradient (`_exposed`). First
     steps, and steps in which something changes, may lie below the bound.
+
+    Gradients that are clipped by their norm cross the step only in part (`_clipped_s`).
     """
     model, accumulation = job.model, job.accumulation
     compute = model.forward_s + model.backward_s
@@ -33,7 +35,32 @@ def bound_s(job: Job) -> float:
     exposed = max(
         float((slowdown * behind + before * s_per_byte).max()) for slowdown, s_per_byte in _exposed(job.cluster)
     )
-    return max(accumulation * float(compute.sum()) * max(job.cluster.slowdown), wire_s(job), exposed)
+    least = max(accumulation * float(compute.sum()) * max(job.cluster.slowdown), wire_s(job), exposed)
+    return max(least, _clipped_s(job, before.astype(float))) if job.clips else least
+
+
+def _clipped_s(job: Job, before: Floats) -> float:
+    """The least time of a step whose gradients are clipped by their norm (s).
+
+    The norm needs all sums, so the whole forward pass follows on all of them. A sum must reach only one rank for
+    that, its share's: half of an all-reduce's bytes. The other half, the all-gathers, may cross the step:
+
+        max_m [ Σ_k f_k + Σ_{k≥m} b_k + (A-1)·C + wire(layers ≤ m) / 2 ]
+
+    With servers everything must arrive first: the norm is made of whole gradients.
+
+    Args:
+        job: what is trained, and on what.
+        before: bytes of layers ≤ m, shape [layers].
+    """
+    model = job.model
+    behind = np.cumsum(model.backward_s[::-1])[::-1] + (job.accumulation - 1) * model.compute_s
+    part = 1.0 if job.cluster.servers else 0.5
+    times = [
+        slowdown * (model.forward_s.sum() + behind) + part * before * per_byte_s
+        for slowdown, per_byte_s in _exposed(job.cluster)
+    ]
+    return float(np.max(times))
 
 
 def yardstick_s(job: Job) -> float:

@@ -24,12 +24,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import AllgatherOptions
+from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.optim import Optimizer
@@ -38,6 +39,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: whoever called is to speak first
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
+WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -184,6 +186,8 @@ def hang_up(*, gloo: bool = False) -> None:
     port, there = getattr(store, "port", None), _sockets()
     for fd, target in there.items():
         with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copied:
+            if copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                continue  # gloo aborts the process if it cannot accept
             if _of_gloo.get(fd) == target if gloo else port is not None and copied.getpeername()[1] == port:
                 copied.shutdown(socket.SHUT_RDWR)
 
@@ -345,6 +349,34 @@ def uncompiled(hook: Hook) -> Hook:
     return hook if dynamo is None else dynamo.disable(hook)
 
 
+def untraced(method: Hook) -> Hook:
+    """A method that `torch.compile` runs as it is, and so all that it calls.
+
+    The public `torch.compiler.disable` would import the compiler with this module; this one does at the first call,
+    and by then an optimizer's construction has.
+    """
+    return cast(Hook, _disable_dynamo(method))
+
+
+def is_making_state() -> bool:
+    """Whether `torch.distributed.checkpoint` is calling `step` only to have an optimizer make its state.
+
+    It does so on every rank by itself, with gradients of zeros and learning rates of zero, and tells nobody. Between
+    it and the wrapper are a few frames of wrappers, of learning-rate schedulers for instance.
+    """
+    module = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    if module is None:
+        return False
+    frame = sys._getframe(1).f_back
+    for _ in range(WRAPPERS):
+        if frame is None or frame.f_code is module._init_optim_state.__code__:
+            break
+        frame = frame.f_back
+    else:
+        return False
+    return frame is not None
+
+
 def see_hooks() -> None:
     """Have `torch.compile` look for hooks: a graph made of a module without any would go on leaving them out.
 
@@ -354,3 +386,11 @@ def see_hooks() -> None:
     if dynamo is not None and dynamo.config.skip_nnmodule_hook_guards:
         dynamo.config.skip_nnmodule_hook_guards = False
         dynamo.reset()  # what was compiled before is compiled again when it is called
+
+
+def spin(cycles: int) -> None:
+    """Queue a kernel on the current CUDA stream that does nothing for so many cycles.
+
+    Public kernels take as long as their operands are large, on all of the GPU; this one takes one multiprocessor.
+    """
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

@@ -351,12 +351,14 @@ class Job:
         cluster: on what.
         accumulation: A, backward passes per step; gradients travel after the last.
         wire_dtype: what gradients are sent as; None sends them as they are.
+        clips: gradients are clipped by their norm: the next forward pass begins when that is known.
     """
 
     model: Model
     cluster: Cluster
     accumulation: int = 1
     wire_dtype: str | None = None
+    clips: bool = False
 
     def __post_init__(self) -> None:
         _check("accumulation", self.accumulation, low=1, whole=True)
@@ -387,25 +389,29 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """What names the job, as plain JSON; lists of equal values are written once."""
         cluster = self.cluster
-        return {
-            "model": self.model.name,
-            "parameters": self.model.parameters,
-            "batch_size": self.model.batch_size,
-            "compute_s": self.model.compute_s,
-            "architecture": cluster.architecture,
-            "workers": cluster.workers,
-            "servers": cluster.servers,
-            "up_bytes_per_s": _short(cluster.up_bytes_per_s),
-            "down_bytes_per_s": _short(cluster.down_bytes_per_s),
-            "slowdown": _short(cluster.slowdown),
-            "latency_s": cluster.latency_s,
-            "overhead_s": list(cluster.overhead_s),
-            "accumulation": self.accumulation,
-            "wire_dtype": self.wire_dtype,
-        } | (
-            {"gpus_per_node": cluster.gpus_per_node, "local": list(cluster.local)}
-            if cluster.gpus_per_node > 1
-            else {}
+        return (
+            {
+                "model": self.model.name,
+                "parameters": self.model.parameters,
+                "batch_size": self.model.batch_size,
+                "compute_s": self.model.compute_s,
+                "architecture": cluster.architecture,
+                "workers": cluster.workers,
+                "servers": cluster.servers,
+                "up_bytes_per_s": _short(cluster.up_bytes_per_s),
+                "down_bytes_per_s": _short(cluster.down_bytes_per_s),
+                "slowdown": _short(cluster.slowdown),
+                "latency_s": cluster.latency_s,
+                "overhead_s": list(cluster.overhead_s),
+                "accumulation": self.accumulation,
+                "wire_dtype": self.wire_dtype,
+            }
+            | (
+                {"gpus_per_node": cluster.gpus_per_node, "local": list(cluster.local)}
+                if cluster.gpus_per_node > 1
+                else {}
+            )
+            | ({"clips": True} if self.clips else {})
         )
 
 

@@ -150,6 +150,11 @@ class Tiling:
         return follower
 
     @cached_property
+    def scatters(self) -> int:
+        """How many blocks are reduce-scatters."""
+        return int((self.follower >= 0).sum())
+
+    @cached_property
     def halves(self) -> npt.NDArray[np.bool_]:
         """Whether each block is one half of an all-reduce, shape [blocks]."""
         return (self.follower >= 0) | (False if self.gathers is None else self.gathers >= 0)
@@ -195,6 +200,23 @@ class Tiling:
         if self.gathers is not None:
             state.update(np.ascontiguousarray(self.gathers, dtype="<i8").tobytes())
         return state.hexdigest()
+
+    @cached_property
+    def halved(self) -> "Tiling":
+        """The same with two blocks for every all-reduce: its halves, the all-gather as urgent as the block was.
+
+        Reduce-scatters are more urgent than all-gathers, and those come first whose gradients appear first.
+        """
+        count, first = len(self), self._combine(np.minimum, self.tensor)
+        return Tiling(
+            self.gradients,
+            np.tile(self.tensor, 2),
+            np.tile(self.start, 2),
+            np.tile(self.stop, 2),
+            np.concatenate([self.block_start, self.block_start[1:] + len(self.tensor)]),
+            priority=np.concatenate([self.priority.min(initial=0) - 1 - first, self.priority]),
+            gathers=np.concatenate([np.full(count, -1), np.arange(count)]),
+        )
 
     def _ops(self) -> list[Collective]:
         scatters = self.follower.tolist()

@@ -43,6 +43,7 @@ class Plan:
         rule: how the window counts.
         overlap: what the communication may run beside.
         sequence: a fixed order of all blocks, or None for whichever ready block is the most urgent.
+        barrier: the next forward pass waits for all reduce-scatters, because gradients are clipped by their norm.
 
     Raises:
         InputError: the tiling is of other gradients, the credit is not positive, or the sequence is not a permutation
@@ -55,6 +56,7 @@ class Plan:
     rule: CreditRule = CreditRule.SOFT
     overlap: Overlap = Overlap.STEP
     sequence: Ints | None = None
+    barrier: bool = False
 
     def __post_init__(self) -> None:
         if self.tiling.gradients is not self.job.gradients:
@@ -78,6 +80,26 @@ class Plan:
         sequence = b"" if self.sequence is None else np.ascontiguousarray(self.sequence, dtype="<i8").tobytes()
         rest = f"{self.tiling.digest} {self.credit_bytes} {self.rule} {self.overlap} {self.sequence is None}"
         return hashlib.sha256(rest.encode() + sequence).hexdigest()[:16]
+
+    @property
+    def awaited_scatters(self) -> int:
+        """Reduce-scatters that the next forward pass waits for."""
+        return self.tiling.scatters if self.barrier and self.overlap is Overlap.STEP else 0
+
+    def clipped(self) -> Self:
+        """The same plan where gradients are clipped by their norm.
+
+        The norm needs all sums, so whole all-reduces could not cross the step. Halves can: when all reduce-scatters
+        are over, each rank has the norm of its share, and all-gathers travel beside the next forward pass. Where
+        the forward pass waits for everything anyway, nothing changes; with servers, it does so now.
+        """
+        if self.overlap is not Overlap.STEP:
+            return self
+        if self.job.cluster.servers:
+            return replace(self, overlap=Overlap.BACKWARD)
+        if self.tiling.gathers is not None:
+            return replace(self, barrier=True)
+        return replace(self, tiling=self.tiling.halved, sequence=None, barrier=True)
 
     def with_sequence(self, order: Sequence[int] | Ints | None) -> Self:
         """The same plan with a fixed order of its blocks, as NCCL and gloo need on all ranks; None frees it."""

@@ -59,6 +59,7 @@ class Runner:
         clock: the time, for the trace and for `passages`.
         arrived: called with a tensor's index when all of it is in place.
         failed: called with a block and what went wrong with it; no other is started from then on.
+        reduced: called for every reduce-scatter, when this rank has the sums of its share.
         trace: where spans of blocks go, if anywhere.
         rank: the rank the spans are written for.
     """
@@ -71,6 +72,7 @@ class Runner:
         clock: TimeSource,
         arrived: Callable[[int], None],
         failed: Callable[[Block, Exception], None],
+        reduced: Callable[[], None] = lambda: None,
         trace: Trace | None = None,
         rank: int = 0,
     ) -> None:
@@ -79,6 +81,7 @@ class Runner:
         self._clock = clock
         self._arrived = arrived
         self._failed = failed
+        self._reduced = reduced
         self._trace = trace
         self._rank = rank
         self._mailbox: deque[int | Callable[[], None]] = deque()  # tensors that are ready, and what else to do
@@ -213,6 +216,8 @@ class Runner:
         complete = self._count(block)
         self._start(self._core.done(block))
         self._at_boundary = self._core.at_boundary  # whoever hears of the last arrival may begin the next step
+        if block.op is Collective.REDUCE_SCATTER:
+            self._reduced()
         self._tell(complete)
         self._adopt()
 

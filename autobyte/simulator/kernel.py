@@ -135,6 +135,7 @@ def _rules(plan: Plan, job: Job) -> loop.Rules:
         loop.OVERLAPS[plan.overlap],
         np.empty(0, dtype=np.int64) if plan.sequence is None else plan.sequence,
         job.accumulation,
+        plan.awaited_scatters,
         job.cluster.servers == 0,
         plan.tiling.mean_block_bytes / 2,
         half_of(plan.credit_bytes),

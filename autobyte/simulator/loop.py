@@ -49,6 +49,7 @@ class Rules(NamedTuple):
     overlap: int
     sequence: Ints  # empty: by urgency
     accumulation: int
+    barrier: int  # reduce-scatters that the forward pass waits for
     ring: bool
     large: float  # see `sends`
     light: float
@@ -248,6 +249,7 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
     in_sequence = len(sequence) > 0
     layer_edges = np.searchsorted(layer_of, np.arange(layers + 1))
     per_layer = layer_edges[1:] - layer_edges[:-1]
+    per_layer[0] += rules.barrier
     pieces = tensor_edges[1:] - tensor_edges[:-1]
 
     # core and runner, per group
@@ -590,6 +592,15 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
             position[g] = 0
             undone[g] = blocks
             closed[g] = False
+
+        if rules.barrier > 0 and done_block >= 0 and follower[done_block] >= 0:  # Worker.reduced
+            for c in range(0 if ring else g, classes if ring else g + 1):
+                left[c, 0] -= 1
+                if doing[c] == WAITING and not begins[c] and at_layer[c] == 0 and left[c, 0] == 0:
+                    waited[c, 0] += now - since_s[c]
+                    computing[c] = True
+                    doing[c] = FORWARD
+                    begins[c] = some_begin = True
 
         low, high = 0, 0  # Runner._count
         if done_block >= 0:

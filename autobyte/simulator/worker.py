@@ -48,6 +48,7 @@ class Worker:
         self._trace = trace
         self._waited_by = _waited_by(plan)
         self._needs: list[int] = np.bincount(self._waited_by, minlength=len(self._model.layers)).tolist()
+        self._needs[0] += plan.awaited_scatters
         self._tensors = _per_layer(plan)
         self.computing = False
         self.wait_s, self.forward_s, self.backward_s = np.zeros((3, len(self._model.layers)))
@@ -62,7 +63,15 @@ class Worker:
 
     def arrived(self, tensor: int) -> None:
         """A tensor is in place."""
-        self._left[self._waited_by[tensor]] -= 1
+        self._count(self._waited_by[tensor])
+
+    def reduced(self) -> None:
+        """A reduce-scatter that the forward pass waits for is over."""
+        self._count(0)
+
+    def _count(self, layer: int) -> None:
+        """A layer has one thing less to wait for."""
+        self._left[layer] -= 1
         if self._waiting_since >= 0 and self._may_go():
             self.wait_s[self._layer] += self._clock.now - self._waiting_since
             self._waiting_since = -1.0

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from autobyte.config import Config
@@ -58,15 +60,24 @@ class Off:
         """Nothing is sent anyway."""
         return nullcontext()
 
+    def clip_grad_norm_(self, max_norm: float, norm_type: float, *, error_if_nonfinite: bool) -> torch.Tensor:
+        """Clip the optimizer's gradients."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+    def clip_grad_value_(self, clip_value: float) -> None:
+        """Clip the optimizer's gradients."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        nn.utils.clip_grad_value_(parameters, clip_value)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients."""
         self._optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state; after `recover()`, what a checkpoint keeps of the training, too."""
+        """The optimizer's state and its steps; after `recover()`, what a checkpoint keeps of the training, too."""
         state = self._optimizer.state_dict()
-        if self.last_state is not None:
-            state["autobyte"] = self.last_state | {"steps": self.steps}
+        state["autobyte"] = (self.last_state or {}) | {"steps": self.steps}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

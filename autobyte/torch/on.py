@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_part, see_hooks
+from autobyte.scheduler.policies import check_sizes
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.exchange import Heard
 from autobyte.torch.exchange.join import share_everything
@@ -22,6 +24,7 @@ from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
+from autobyte.torch.model.clipping import Clipping, check_finite
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
@@ -35,6 +38,8 @@ from autobyte.torch.tuning.report import Report, report_on
 from autobyte.torch.tuning.search import Search, fingerprint
 
 log = logging.getLogger("autobyte")
+
+COMPILED = "the model is compiled, so its layers have no hooks, and nothing is measured or tuned"
 
 
 class On:
@@ -100,6 +105,9 @@ class On:
         model, optimizer = self._model, self._optimizer
         self._verification = Verification(self.training, verify_steps)
         self._steps = 0
+        self._told_steps = -1  # that a message has said
+        self._untuned = ""  # why nothing is planned or tuned
+        self._clipping: Clipping | None = None  # of the step whose averages are not in place, until it is taken
         self._evaluating = False  # the last step had a closure
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
         self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
@@ -142,10 +150,10 @@ class On:
         if closure is not None:
             self._take_up(exchange.heard())  # what was announced is dropped: no switch between two evaluations
             return self._step_with(closure)
-        crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
-        if crossing and not (progress.averaged or exchange.at_once or self._verification.active):
-            exchange.close()
-            self._updates.plan()
+        if self._may_wait and not progress.averaged:
+            self._end_backward()
+            self._updates.plan(self._clipping or Clipping())
+            self._clipping = None
         else:
             self.synchronize()
             self._optimizer.step()
@@ -154,6 +162,56 @@ class On:
         progress.end()
         self._after_step()
         return None
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether the updates of this step may wait for the next forward pass."""
+        crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
+        return crossing and not (self.training.exchange.at_once or self._verification.active)
+
+    def _end_backward(self) -> None:
+        """No more gradients come in this step; clipping has said so already."""
+        if self._clipping is not None:
+            self.training.exchange.check_untouched()
+        else:
+            self.training.exchange.close()
+
+    def clip_grad_norm_(self, limit: float, kind: float, *, error_if_nonfinite: bool) -> torch.Tensor:
+        """Clip by the norm of all averages, which need not be in place for that."""
+        exchange = self.training.exchange
+        if self._clipping is not None:  # by value, or by norm before
+            self.synchronize()
+        if self.training.progress.averaged:
+            return self._clip_averages(limit, kind, error_if_nonfinite)
+        self._updates.settle()
+        exchange.close(clips=True, ahead=True)
+        exchange.clipped_by_all()
+        total = exchange.norm(limit=limit, kind=kind) if exchange.halved else None
+        if total is None:
+            self._complete()
+            if self.training.clip(kind) and self._online is not None:
+                self._online.restart()
+            return self._clip_averages(limit, kind, error_if_nonfinite)
+        self._clipping = Clipping()
+        check_finite(total, kind, error_if_nonfinite=error_if_nonfinite)
+        self._clipping = Clipping.by_norm(total, limit)
+        if not self._may_wait:
+            self._complete()
+        return torch.tensor(total, dtype=torch.float32)
+
+    def _clip_averages(self, limit: float, kind: float, error_if_nonfinite: bool) -> torch.Tensor:
+        parameters = self.training.exchange.parameters.values()
+        return nn.utils.clip_grad_norm_(parameters, limit, kind, error_if_nonfinite)
+
+    def clip_grad_value_(self, limit: float) -> None:
+        """Clip every element, when it is used."""
+        if self._clipping is not None or self.training.progress.averaged or not self._may_wait:
+            self.synchronize()
+            nn.utils.clip_grad_value_(self.training.exchange.parameters.values(), limit)
+        else:
+            self._updates.settle()
+            self.training.exchange.close(ahead=True)
+            self._clipping = Clipping(limit=limit)
 
     def _give_up(self) -> None:
         """The user gives up the step of a backward pass. To other ranks, who may take it, it is a step."""
@@ -210,11 +268,23 @@ class On:
         if self.training.progress.averaged:
             return
         exchange = self.training.exchange
-        self._updates.settle()
-        exchange.close(given_up=given_up, joined=joined)
+        if self._clipping is None:
+            self._updates.settle()
+            exchange.close(given_up=given_up, joined=joined)
+            if joined and exchange.clipped_by_all() and exchange.halved:
+                exchange.norm(limit=None, kind=None)
+        self._complete()
+
+    def _complete(self) -> None:
+        """Wait for the averages of the closed step, and clip them."""
+        exchange = self.training.exchange
+        exchange.check_untouched()
         exchange.wait()
         self._verification.check()
         self.training.progress.average()
+        clipping, self._clipping = self._clipping, None
+        if clipping is not None:
+            clipping.apply(exchange.parameters.values())
         if self._watch and self._has_called and exchange.learned:
             self._find_layers()
 
@@ -235,7 +305,7 @@ class On:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
         clear = drop if set_to_none else zero
-        if self.training.progress.open:
+        if self.training.progress.open or self._clipping is not None:
             self._give_up()
         self.training.exchange.forget()
         in_transit = self._updates.clear_later(clear)
@@ -284,6 +354,7 @@ class On:
 
     def reconfigure(self, config: Config) -> None:
         """Use a config from the next step on. Collective."""
+        check_sizes(config, "the config")
         self.training.control.agree("a config", str(config))
         if self._online is not None:
             self._online.use(config)
@@ -294,14 +365,14 @@ class On:
         """What was tried, won and spent."""
         adviser = self._online.adviser if self._online is not None else None
         tuner = self._search.tuner if self._search is not None else None
-        return report_on(self.training, adviser, tuner=tuner, default=self._default)
+        return report_on(self.training, adviser, tuner=tuner, default=self._default, untuned=self._untuned)
 
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""
         try:
             self.flush()
         finally:
-            self.last_report = self.report()
+            self.last_report = replace(self.report(), over=True)
             for handle in (*self._watch, *self._marks, *self._handles):
                 handle.remove()
             self._updates.remove()
@@ -324,7 +395,8 @@ class On:
                 "failed, and updated them from averages that never arrived: load a checkpoint"
             )
         self.last_state = self._to_json()
-        log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
+        if self._told_steps != self._steps:
+            log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
         return self._steps
 
     def part(self) -> None:
@@ -340,6 +412,7 @@ class On:
 
     def _on_undone(self) -> None:
         self._steps -= 1
+        self._told_steps = self._steps
         log.warning(
             "rank %d: some averages never arrived, so the last step() is undone on every layer: parameters and "
             "optimizer state have taken %d steps",
@@ -384,7 +457,8 @@ class On:
             self._times.begin()  # of a pass that is never seen: what was measured before counts on
 
     def _warn_untuned(self) -> None:
-        if self._search is not None or self._callback is not None:
+        self._untuned = f"{COMPILED}: pass in the model itself, and call what torch.compile(model) returns"
+        if self.training.rank == 0 and (self._search is not None or self._callback is not None):
             log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
@@ -413,7 +487,8 @@ class On:
             self._online = Online(self.training, layers, times, adviser, self._callback)
             self._listeners.tune(self._online)
         else:
-            log.warning("ranks call their layers in different orders: nothing is planned or tuned")
+            self._untuned = "ranks call their layers in different orders: nothing is planned or tuned"
+            log.warning("%s", self._untuned)
 
     def _recording(self) -> Recording | None:
         if self._record is None:

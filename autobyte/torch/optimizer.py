@@ -20,12 +20,13 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
-from autobyte.internals import is_unscaling
+from autobyte.internals import is_making_state, is_unscaling, untraced
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off, is_rank_0
 from autobyte.torch.listening import Listeners
 from autobyte.torch.log import show_log
+from autobyte.torch.model.clipping import check_norm
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
@@ -201,18 +202,24 @@ class DistributedOptimizer(Optimizer, Joinable):
         """The user's own defaults."""
         return self._optimizer.defaults
 
+    @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters, at once or when their layers are called.
 
         Args:
             closure: evaluates the model again and returns the loss; its gradients are averaged each time.
         """
+        if is_making_state():
+            self.flush()
+            return self._optimizer.step(closure)  # of this rank alone, and no step of the training
         return self._mode.step(closure)
 
+    @untraced
     def synchronize(self) -> None:
         """Wait for all averages: to clip gradients, to unscale them, or to look at them before `step()`."""
         self._mode.synchronize()
 
+    @untraced
     def flush(self) -> None:
         """Take every update that is due: afterwards parameters are what `step()` made of them. Not collective."""
         self._mode.flush()
@@ -225,6 +232,47 @@ class DistributedOptimizer(Optimizer, Joinable):
         """Backward passes within the block accumulate, and send nothing."""
         return self._mode.no_sync()
 
+    @untraced
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clip the gradients of all parameters by their norm, between `backward()` and `step()`. Collective.
+
+        It does what `torch.nn.utils.clip_grad_norm_` does after DDP's averaging. With all-reduces, half of the
+        traffic still crosses the step: ranks know the norm when each has the sums of its share, and the averages
+        travel, and are clipped, while the next forward pass goes on. The first call waits for all averages.
+
+        Args:
+            max_norm: to which the norm is brought, if it is larger.
+            norm_type: p of the p-norm, above 0; infinity is the largest element.
+            error_if_nonfinite: raise if the norm is not finite, and clip nothing.
+
+        Returns:
+            the norm before, shape [].
+
+        Raises:
+            InputError: an argument is out of range.
+            RuntimeError: the norm is not finite, with `error_if_nonfinite`.
+            CommunicationError: some ranks clip, others do not, or to another norm.
+        """
+        limit, kind = check_norm(max_norm, norm_type)
+        return self._mode.clip_grad_norm_(limit, kind, error_if_nonfinite=error_if_nonfinite)
+
+    @untraced
+    def clip_grad_value_(self, clip_value: float) -> None:
+        """Clamp every element of the averages, between `backward()` and `step()`; not collective.
+
+        Args:
+            clip_value: the largest magnitude.
+
+        Raises:
+            InputError: it is negative, or no number.
+        """
+        if not float(clip_value) >= 0:
+            raise InputError(f"clip_value must not be negative, got {clip_value}")
+        self._mode.clip_grad_value_(float(clip_value))
+
+    @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients; those that travel are cleared after their update."""
         self._mode.zero_grad(set_to_none)

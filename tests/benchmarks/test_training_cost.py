@@ -104,6 +104,7 @@ class Nowhere(Streams):
 
     ahead = False
     over = Over()
+    ahead = False
 
     def mark(self, written: torch.Tensor | None = None) -> Event:
         return self.over
@@ -217,7 +218,7 @@ def _timing(rank: int) -> float:
             measured.leave(layer)
         measured.forward_over()
         for name in reversed(optimizer.training.exchange.parameters):
-            optimizer._listeners.gradient(name)
+            optimizer._mode._listeners.gradient(name)
         assert measured.seconds() is not None
 
     train = stepping(model, optimizer)

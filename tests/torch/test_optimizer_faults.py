@@ -98,7 +98,7 @@ def _cannot_switch(rank: int) -> tuple[list[list[float]], list[list[float]]]:
     if rank == 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "no-such0"
     for _ in range(2):
-        optimizer.reconfigure(Config(1024, 2048, "dear"))
+        optimizer.reconfigure(Config(1024, 1024, "dear"))
         assert optimizer.training is not None
         assert optimizer.training.config == SMALL
     train(model, optimizer, rank, range(4, STEPS))

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -97,6 +98,10 @@ def test_survivors_go_on_in_a_new_group() -> None:
 def _go_on(rank: int, engine: str, port: int) -> int:
     model = make_model()
     optimizer = wrapped(model, engine)
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("autobyte").addHandler(handler)
     lose_a_rank(model, optimizer, rank, lost=2)
     steps = optimizer.recover()
     assert_close(everything(model.state_dict(), optimizer.state_dict()), alone(3, steps))
@@ -114,6 +119,7 @@ def _go_on(rank: int, engine: str, port: int) -> int:
     train(DistributedDataParallel(theirs), reference, rank, range(steps, steps + 4))
     assert all(map(torch.equal, state(model, ours), list(theirs.parameters())))
     ours.close()
+    assert len([line for line in said if f"have taken {steps} steps" in line]) == 1, said
     return steps
 
 

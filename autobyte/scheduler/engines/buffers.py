@@ -10,6 +10,7 @@ from autobyte.errors import InputError, unknown
 from autobyte.internals import copy_each
 from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block
+from autobyte.scheduler.engines.shares import Shares
 from autobyte.scheduler.engines.streams import Event, Streams
 
 
@@ -42,6 +43,7 @@ class Buffers:
         self._wire_dtype: torch.dtype | None = getattr(torch, wire_dtype) if wire_dtype else None
         self._staging: dict[int, _Staging] = {}
         self.streams = streams
+        self.shares = Shares()
         self._complete: list[Event | None] = [None] * tensors  # when a gradient is complete
         self._arrived: list[Event | None] = [None] * tensors  # when the last of its blocks so far is in place
         self._arrivals = 0  # blocks whose arrival was said so far

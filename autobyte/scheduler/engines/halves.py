@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from autobyte.scheduler.block import Block, Collective, Segment
+from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
 from autobyte.scheduler.engines.server import DTYPES, PARTING_S, WIDE, as_bytes
-
-Segments = tuple[Segment, ...]
 
 
 class Halves(Engine):
@@ -48,7 +46,6 @@ class Halves(Engine):
         self._under_way: dict[int, tuple[Block, Tensor, Sent, Done]] = {}
         self._parts: dict[tuple[int, int], dict[int, Tensor]] = defaultdict(dict)  # by (step, block) and rank
         self._steps: dict[int, int] = defaultdict(int)  # how often each block was started here
-        self._reduced: dict[Segments, Tensor] = {}  # this rank's share, until it is gathered
         self._arriving: dict[Connection, Tensor] = {}
         self._shares: dict[int, dict[int, Tensor | None]] = defaultdict(dict)  # gathered, by block and rank
         self._broken: ConnectionError | None = None
@@ -86,7 +83,7 @@ class Halves(Engine):
     def _gather(self, block: Block, travelling: Tensor, sent: Sent, done: Done) -> None:
         if not self._begin(block, travelling, sent, done):
             return
-        share = self._reduced.pop(block.segments)
+        share = self._buffers.shares.pop(block)
         self._share(travelling, self._rank).copy_(share)
         for peer in self._peers:
             self._send(peer, Kind.SUM, 0, block.index, share)
@@ -144,7 +141,7 @@ class Halves(Engine):
             return
         del self._parts[step, index]
         block, _travelling, sent, done = self._under_way[index]
-        self._reduced[block.segments] = _sum([parts[rank] for rank in self._places])
+        self._buffers.shares.put(block, _sum([parts[rank] for rank in self._places]))
         del self._under_way[index]
         sent(block)
         done(block, None)

@@ -11,15 +11,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autobyte.internals import gather_options, is_profiled
-from autobyte.scheduler.block import Block, Collective, Segment
+from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.scheduler.engines.base import Done, Engine, Moments, Sent, Timed
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.engines.timing import BlockEvents, DeviceTimes
 from autobyte.units import format_bytes
-
-Segments = tuple[Segment, ...]
 
 
 class Ordered(Engine):
@@ -54,7 +52,6 @@ class Ordered(Engine):
         self._part = part
         self._aborted = False
         self._size = int(backend.size())
-        self._reduced: dict[Segments, Tensor] = {}  # this rank's share, until it is gathered
         self._moves = {
             Collective.ALL_REDUCE: self._all_reduce,
             Collective.REDUCE_SCATTER: self._reduce_scatter,
@@ -78,6 +75,8 @@ class Ordered(Engine):
         event = self._streams.enqueue(work, complete, buffers.pieces(block))
         self._events[block.index] = BlockEvents(complete, began, event)
         buffers.arrive(block, event)
+        if block.op is Collective.REDUCE_SCATTER:
+            buffers.shares.over = event
         self.under_way.append((block, event))
         sent(block)
         done(block, None)
@@ -137,10 +136,10 @@ class Ordered(Engine):
         options = dist.ReduceScatterOptions()
         options.asyncOp = False
         _wait(self._backend._reduce_scatter_base(share, parts, options))
-        self._reduced[block.segments] = share
+        self._buffers.shares.put(block, share)
 
     def _all_gather(self, block: Block) -> None:
-        share = self._reduced.pop(block.segments)
+        share = self._buffers.shares.pop(block)
         room = self._buffers.room(block)
         whole = room if room.numel() == share.numel() * self._size else share.new_empty(share.numel() * self._size)
         _wait(self._backend._allgather_base(whole, share, gather_options()))

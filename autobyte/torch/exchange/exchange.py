@@ -18,9 +18,10 @@ from autobyte.internals import is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.exchange.control import CommunicationError, Control, Tally
+from autobyte.torch.exchange.control import CommunicationError, Control, Tally, first_line
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
+from autobyte.torch.exchange.norms import all_clip, norm_of_all
 from autobyte.torch.exchange.progress import Phase
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.exchange.waits import Waits
@@ -122,6 +123,7 @@ class Exchange:
         self._accumulation = accumulation
         self._frozen = frozen or {}
         self._devices = {name: parameter.device for name, parameter in parameters.items()}
+        self._dtypes = {name: parameter.dtype for name, parameter in parameters.items()}
         self.marks = marks_of(buffers.streams, next(iter(self._devices.values())))
         self._waits = Waits(self.marks)
         self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
@@ -133,6 +135,8 @@ class Exchange:
         self._sent: dict[str, tuple[Tensor, int]] = {}  # gradients in transit, and their versions when they left
         self._in_buffers: set[str] = set()  # gradients that are views, in the step that is open
         self.at_once = False  # the latest step had such gradients: nobody may wait with its updates
+        self._ahead = False  # the step was closed ahead of `step()`, and nothing has followed
+        self.norm_kind: float | None = None  # p of the norm by which gradients are clipped, from the next step on
         self._tally: Tally | None = None
         self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `heard` has what was said
         self._untaken: deque[Tally] = deque()  # of steps of which it is not known yet whether all ranks took them
@@ -156,12 +160,16 @@ class Exchange:
         """Use another plan from the next step on; all ranks must do so between the same two steps."""
         self.plan = plan
 
-    def close(self, *, given_up: bool = False, joined: bool = False) -> None:
+    def close(
+        self, *, given_up: bool = False, joined: bool = False, clips: bool = False, ahead: bool = False
+    ) -> None:
         """No more gradients come in this step: send those that are left, and zeros for those that never came.
 
         Args:
             given_up: no update will follow.
             joined: this rank has no inputs left, and takes part with zeros.
+            clips: this rank clips the gradients by their norm.
+            ahead: of `step()`: until `check_untouched` is called, the user may still change gradients.
 
         Raises:
             InputError: a gradient was changed while it travelled.
@@ -170,7 +178,7 @@ class Exchange:
         progress = self.progress
         if not progress.open:
             self._begin(joined=joined)
-        self._check_untouched()
+        self.check_untouched(ahead=ahead)
         had = [False] * len(self._index)
         for name, parameter in self.parameters.items():
             if (gradient := parameter.grad) is not None:
@@ -184,7 +192,9 @@ class Exchange:
             self._check_taken(self._counts(self._untaken.popleft()))
         left_out = given_up or not (progress.taken or joined)
         announces, note = self._listener.announces(), None if given_up else self._listener.loaded()
-        flags = StepFlags(had, left_out=left_out, joined=joined, announces=announces, loaded=note is not None)
+        flags = StepFlags(
+            had, left_out=left_out, joined=joined, announces=announces, loaded=note is not None, clips=clips
+        )
         self._tally = self._control.tally(flags.pack())
         self._untaken.append(self._tally)
         self._tallies.append((self._tally, note))
@@ -192,6 +202,52 @@ class Exchange:
         self._in_buffers.clear()
         progress.close()
         self.forget()
+
+    @property
+    def halved(self) -> bool:
+        """Whether the norm of the step's gradients is known before they are in place."""
+        return self._session.plan.barrier
+
+    def clipped_by_all(self) -> bool:
+        """Whether ranks clip the closed step by its norm. Waits for all to close it.
+
+        Raises:
+            CommunicationError: some do, and others do not.
+        """
+        if self._tally is None:
+            return False
+        try:
+            return all_clip(self._counts(self._tally), self._control, self.steps - 1)
+        except CommunicationError as error:
+            self._session.fail(error, names_silent=True)
+            raise
+
+    def norm(self, *, limit: float | None, kind: float | None) -> float | None:
+        """The norm of all averages of the closed step, none of which need be in place. Collective.
+
+        Args:
+            limit, kind: what this rank clips to, and p of its norm; None for a rank whose inputs have ended.
+
+        Returns:
+            the norm; None if the step began without knowing which.
+
+        Raises:
+            CommunicationError: shares do not come within the timeout, or ranks clip to different norms.
+        """
+        self._session.wait_reduced()
+        shares = self._buffers.shares
+        if shares.over is not None and self._buffers.streams is not None:
+            try:
+                self._buffers.streams.wait(shares.over)
+            except Exception as error:  # of streams in host memory: whatever the network did
+                self._session.fail(self._session.located(first_line(error)))
+                self._session.check()
+        try:
+            total = norm_of_all(shares, self._control, limit=limit, kind=kind, step=self.steps - 1)
+        except CommunicationError as error:
+            self._session.fail(error, names_silent=True)
+            raise
+        return total if kind is None or kind == shares.kind else None
 
     @property
     def steps(self) -> int:
@@ -364,6 +420,8 @@ class Exchange:
             self._sent[name] = gradient, gradient._version
 
     def _begin(self, *, joined: bool = False) -> None:
+        if self._ahead:
+            raise InputError("a backward pass follows on clip_grad_…(): call step() before it, or zero_grad()")
         if self._on_gpu and torch.cuda.is_current_stream_capturing():
             raise InputError(
                 "gradients cannot travel from a CUDA graph, whose replays call no hooks: call backward() and step() "
@@ -380,6 +438,7 @@ class Exchange:
         self._missing = {}
         self._in_buffers.clear()
         self.at_once = False
+        self._buffers.shares.measure(self.norm_kind if self.halved else None)
         self.progress.begin(joining=joining)
 
     def _send(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
@@ -400,9 +459,18 @@ class Exchange:
         """The zeros that travel for a gradient which this rank does not have."""
         return self._missing.get(name)
 
-    def _check_untouched(self) -> None:
-        """Refuse gradients that were changed while they travel, and those of parameters that were frozen."""
-        sent, self._sent = self._sent, {}
+    def check_untouched(self, *, ahead: bool = False) -> None:
+        """Refuse gradients that were changed while they travel, and those of parameters that were frozen.
+
+        Args:
+            ahead: of `step()`: they will be looked at once more.
+
+        Raises:
+            InputError: there are some.
+        """
+        sent, self._ahead = self._sent, ahead
+        if not ahead:
+            self._sent = {}
         for name, (gradient, version) in sent.items():
             if self.parameters[name].grad is not gradient or gradient._version != version:
                 raise InputError(
@@ -427,6 +495,7 @@ class Exchange:
             raise located from error
 
     def _check_taken(self, counts: StepCounts) -> None:
+        all_clip(counts, self._control, self.steps - 1 - len(self._untaken))
         skipped = counts.left_out
         if 0 < skipped < self._control.size - counts.joined:
             raise self._control.failure(
@@ -438,6 +507,11 @@ class Exchange:
     def _put(self, name: str, gradient: Tensor) -> None:
         if gradient.device != self._devices[name]:
             raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
+        if gradient.dtype != self._dtypes[name]:
+            raise InputError(
+                f"parameter '{name}' was {self._dtypes[name]} when the optimizer was wrapped, and its gradient is "
+                f"{gradient.dtype}: convert the model before wrapping it, and leave grad_dtype as it is"
+            )
         self._listener.leaves(name, gradient)
         try:
             travelling = self._mirrors.leave(name, gradient) if name in self._mirrored else gradient
@@ -451,4 +525,7 @@ def _advice(parameter: nn.Parameter) -> str:
     for each in gc.get_objects():
         if type(each) is DistributedDataParallel and any(parameter is other for other in each.parameters()):
             return "the model is in DistributedDataParallel, too, which averages gradients itself: use one of the two"
-    return "call synchronize() before clipping, unscaling or replacing gradients"
+    return (
+        "call this optimizer's clip_grad_norm_() or clip_grad_value_() in place of torch's, and synchronize() before "
+        "unscaling or replacing gradients"
+    )

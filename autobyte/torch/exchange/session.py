@@ -52,12 +52,14 @@ class Session:
         self._awaited: set[int] = set()  # tensors whose arrival somebody is to hear of
         self._arrived = [True] * len(plan.job.gradients)
         self._coming = 0  # tensors that have not arrived
+        self._unreduced = 0  # reduce-scatters that are not over
         self.runner = Runner(
             plan,
             engine,
             clock=time.perf_counter,
             arrived=self._on_arrived,
             failed=self.fail_block,
+            reduced=self._on_reduced,
             rank=rank,
         )
         progress.follow(self)
@@ -75,6 +77,7 @@ class Session:
             self.runner.configure(plan)
         self._arrived = [False] * len(plan.job.gradients)
         self._coming = len(self._arrived)
+        self._unreduced = plan.tiling.scatters
 
     def ready(self, tensor: int) -> None:
         """A gradient is complete."""
@@ -122,6 +125,27 @@ class Session:
             self._awaited.update(missing[-1:])
             return self._error is not None or not missing
 
+        self._wait(over)
+        late = [tensor for tensor in wanted if not arrived[tensor]]
+        if late:
+            self.check()
+            self.fail(self._failure(f"tensor '{self._name(late[0])}' did not arrive within {self.timeout_s:g} s"))
+            self.check()
+
+    def wait_reduced(self) -> None:
+        """Wait until this rank has the sums of its shares of all gradients of the step.
+
+        Raises:
+            CommunicationError: an engine failed, or they do not come within the timeout.
+        """
+        self._wait(lambda: self._error is not None or not self._unreduced)
+        if self._unreduced:
+            self.check()
+            self.fail(self._failure(f"reduce-scatters are not over within {self.timeout_s:g} s: {self._unreduced}"))
+            self.check()
+
+    def _wait(self, over: Callable[[], bool]) -> None:
+        """Wait until something is over, or for as long as the timeout; then and when ranks fail, hear of it."""
         with self._changed:
             is_over = self._changed.wait_for(over, min(LONG_S, self.timeout_s))
         if not is_over and self._rollcall is not None:
@@ -129,11 +153,6 @@ class Session:
             with self._changed:
                 self._changed.wait_for(over, self.timeout_s - LONG_S)
             self._rollcall.ignore()
-        late = [tensor for tensor in wanted if not arrived[tensor]]
-        if late:
-            self.check()
-            self.fail(self._failure(f"tensor '{self._name(late[0])}' did not arrive within {self.timeout_s:g} s"))
-            self.check()
 
     def wait_all(self) -> None:
         """Wait until everything of this step is in place, and the step is over."""
@@ -255,6 +274,12 @@ class Session:
                 self._coming -= 1
             if tensor in self._awaited:
                 self._awaited.discard(tensor)
+                self._changed.notify_all()
+
+    def _on_reduced(self) -> None:
+        with self._changed:
+            self._unreduced -= 1
+            if not self._unreduced:
                 self._changed.notify_all()
 
     def _on_alarm(self, message: str) -> None:

@@ -8,6 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.ordered import Ordered
+from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.arguments import AUTO
 from autobyte.torch.exchange.connect import connect, own_address
@@ -298,6 +300,21 @@ class Training:
         self.job, self.config, self._order = job, config, None if order is None else list(order)
         self.exchange.use(plan)
 
+    def clip(self, kind: float) -> bool:
+        """Let the norm of gradients be known before they are in place, from the next step on. Collective.
+
+        Args:
+            kind: p of the norm.
+
+        Returns:
+            whether another plan is used from now on.
+        """
+        self.exchange.norm_kind = kind
+        if self.job.clips or not isinstance(self._engine, AllReduce | Ordered | ParameterServer):
+            return False  # what another package's engine can move is not known
+        self.replan(replace(self.job, clips=True), self.config, None)
+        return self.job.clips
+
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps: config and plan in force, and what they are for."""
         measured = self.job if self.job.model.compute_s else None
@@ -306,10 +323,13 @@ class Training:
             "workers": self.size,
             "engine": self.engine,
             "wire_dtype": self.job.wire_dtype,
+            "clips": self.job.clips,
         }
 
     def fits(self, checkpoint: Mapping[str, Any]) -> bool:
         """Whether config and plan of a checkpoint are of this job; the log says so if not."""
+        if checkpoint.keys() == {"steps"}:  # of a training without AutoByte
+            return False
         current = self.to_json()
         other = [key for key in ("parameters", "workers") if checkpoint.get(key) != current[key]]
         if other:
@@ -321,6 +341,7 @@ class Training:
     def resume(self, checkpoint: Mapping[str, Any]) -> None:
         """Use config and plan of a checkpoint that fits, the same on all ranks. Collective."""
         current = self.to_json()
+        self.job = replace(self.job, clips=self.job.clips or checkpoint.get("clips", False))
         plan = MeasuredPlan.from_json(checkpoint, self.job)
         config = plan.config
         if plan.job is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):

@@ -159,7 +159,8 @@ def agreed_plan(job: Job, config: Config, order: Sequence[int] | None = None) ->
     if order is not None:
         return plan.with_sequence(order)
     first = np.array([min(s.tensor for s in block.segments) for block in plan.tiling.blocks], dtype=np.int64)
-    return plan.with_sequence(np.argsort(-first, kind="stable"))
+    gathers = plan.tiling.halves & (plan.tiling.follower < 0)  # they go last, as the forward pass needs them
+    return plan.with_sequence(np.lexsort((np.where(gathers, first, -first), gathers)))
 
 
 def planned_order(job: Job, config: Config) -> list[int] | None:

@@ -29,6 +29,7 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
 from autobyte.internals import has_own_step, has_step_hooks, see_hooks, uncompiled, unrecorded
+from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
@@ -97,6 +98,7 @@ class Updates:
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
         self._due = 0  # layers whose update is due
+        self._clipping = Clipping()
         self._taking = threading.RLock()  # any thread that reads a parameter takes its update
         self._hooks: list[RemovableHandle] = []
 
@@ -139,11 +141,15 @@ class Updates:
                 self._hooks.append(module.register_forward_pre_hook(hook, prepend=True))
         self._trained = []
 
-    def plan(self) -> None:
+    def plan(self, clipping: Clipping) -> None:
         """`step()` was called: every layer's update is due, with the hyper-parameters of now.
 
         Schedulers change these as soon as it has returned.
+
+        Args:
+            clipping: of the averages, when they are used.
         """
+        self._clipping = clipping
         groups = self._optimizer.param_groups
         self._hyper = [{k: _as_now(v) for k, v in group.items() if k != "params"} for group in groups]
         trained = [[id(parameter) for parameter in group["params"]] for group in groups]
@@ -310,6 +316,7 @@ class Updates:
         self._part.state = self._optimizer.state
         if self._part.param_groups:
             with unrecorded():
+                self._clipping.apply(parameter for group in self._part.param_groups for parameter in group["params"])
                 self._part.step()
         for parameter in dropped:
             parameter.grad = None

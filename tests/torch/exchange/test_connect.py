@@ -202,7 +202,7 @@ def _over_ipv6(rank: int, engine: str, port: int) -> str:
     store = dist.TCPStore("::1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     model = make_mlp()
-    ways = {"ps": {"engine": "ps"}, "dear": {"config": Config(1024, 2048, "dear")}}
+    ways = {"ps": {"engine": "ps"}, "dear": {"config": Config(1024, 1024, "dear")}}
     optimizer = ab.DistributedOptimizer(sgd(model), model, timeout=timedelta(seconds=10), **ways[engine])
     train(model, optimizer, rank, range(3))
     optimizer.close()

@@ -14,6 +14,7 @@ RANKS = st.lists(
         joined=st.booleans(),
         announces=st.booleans(),
         loaded=st.booleans(),
+        clips=st.booleans(),
     ),
     min_size=1,
     max_size=4,
@@ -31,3 +32,4 @@ def test_flags_are_counted_over_ranks(ranks: list[StepFlags]) -> None:
     assert counts.joined == sum(each.joined for each in ranks)
     assert counts.announcing == sum(each.announces for each in ranks)
     assert counts.loaded == sum(each.loaded for each in ranks)
+    assert counts.clipping == sum(each.clips for each in ranks)

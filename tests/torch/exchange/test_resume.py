@@ -1,6 +1,7 @@
 """What is loaded while training: on all ranks, or on one alone, with or without a broadcast of the user's."""
 
 import copy
+import re
 import time
 from datetime import timedelta
 from typing import Any
@@ -80,10 +81,10 @@ def test_what_one_rank_loads_alone_is_refused_on_all_at_once(what: str) -> None:
     began = time.monotonic()
     for ranks in at_once(_alone, 3, (what,)):
         for rank, outcome in enumerate(ranks.outcomes()):
-            where = f"CommunicationError: rank {rank}, step 9: "
-            who = "ranks [0] have loaded a checkpoint, ranks [1, 2] have not, and "
+            where = rf"CommunicationError: rank {rank}, step (9|11): "  # on streams, ranks hear two steps later
+            who = r"ranks \[0\] have loaded a checkpoint, ranks \[1, 2\] have not, and "
             way_out = "differ now: load the same one on every rank; details in "
-            assert said(outcome).startswith(f"{where}{who}their {ALONE[what]} {way_out}"), outcome
+            assert re.match(f"{where}{who}their {ALONE[what]} {way_out}", said(outcome)), outcome
     assert time.monotonic() - began < 25  # of a timeout of 60 s
 
 

@@ -24,6 +24,7 @@ from stories import (
 from torch import Tensor, nn
 
 from autobyte.errors import InputError
+from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop
 
@@ -61,7 +62,7 @@ def stepped() -> tuple[nn.Sequential, Updates, Averages, list[Tensor]]:
     updates.install(layers, [f"{name}.weight" for name in "012"], model)
     model(torch.ones(1, 2)).sum().backward()
     expected = [layer.weight.detach() - layer.weight.grad for layer in model]
-    updates.plan()
+    updates.plan(Clipping())
     return model, updates, averages, expected
 
 
@@ -90,7 +91,7 @@ def test_an_optimizer_that_failed_once_leaves_nothing_that_a_later_undo_brings_b
     updates.settle()
     before = [layer.weight.detach().clone() for layer in model]
     assert torch.equal(before[0], expected[0])
-    updates.plan()
+    updates.plan(Clipping())
     averages.there, averages.failed = set(), True
     with pytest.raises(ConnectionError):
         model[2](torch.ones(1, 2))
@@ -118,7 +119,7 @@ def test_a_step_whose_averages_never_come_is_undone_on_every_layer(there: set[st
         averages.there = set()
         model.zero_grad()
         model(torch.ones(1, 2)).sum().backward()
-        updates.plan()
+        updates.plan(Clipping())
     optimizer.param_groups[0]["lr"] = 0.5  # as a scheduler does after a step
     averages.there, averages.failed = set(there), True
     with pytest.raises(ConnectionError):

@@ -1,0 +1,66 @@
+"""This rank's shares of summed gradients, between the two halves of an all-reduce, and their norm."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from autobyte.scheduler.block import Block, Segment
+from autobyte.scheduler.engines.streams import Event
+
+
+class Shares:
+    """Keeps what a reduce-scatter left, until it is gathered.
+
+    >>> shares.put(block, share)               # by the engine, when the sums of this rank's share are there
+    >>> shares.norm()                          # of all shares that were put since `measure`
+
+    Shares of all ranks together are the averaged gradients, each element once. So the p-norm of the gradients is the
+    p-norm of the ranks' norms. All shares lie on one device.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[tuple[Segment, ...], Tensor] = {}
+        self._norms: list[Tensor] = []
+        self.kind: float | None = None  #: p of the norm that is measured in this step
+        self.over: Event | None = None  #: on a device, the moment at which the latest share is there
+
+    def measure(self, kind: float | None) -> None:
+        """A step begins: measure the norm of what is put from now on.
+
+        Args:
+            kind: p of the p-norm, above 0, or infinity; None measures nothing.
+        """
+        self.kind, self.over = kind, None
+        self._norms = []
+
+    def put(self, block: Block, share: Tensor) -> None:
+        """Keep a share; on a GPU, the current stream has it."""
+        self._shares[block.segments] = share
+        if self.kind is not None and share.numel():  # of few elements, some ranks have none
+            wide = torch.float64 if share.dtype is torch.float64 else torch.float32
+            self._norms.append(torch.linalg.vector_norm(share, self.kind, dtype=wide))
+
+    def pop(self, block: Block) -> Tensor:
+        """Give a share to whoever gathers it."""
+        return self._shares.pop(block.segments)
+
+    def norm(self) -> float:
+        """The norm of all shares that were put in this step; NaN if it was not measured."""
+        if self.kind is None:
+            return math.nan
+        if not self._norms:
+            return 0.0
+        return total_norm(torch.stack(self._norms).to("cpu", torch.float64), self.kind)
+
+
+def total_norm(norms: Tensor, kind: float) -> float:
+    """The norm of a vector of which only its parts' norms are known.
+
+    Args:
+        norms: of the parts, shape [parts].
+        kind: p of the p-norm, above 0, or infinity.
+    """
+    if bool(norms.isnan().any()):
+        return math.nan
+    return float(torch.linalg.vector_norm(norms, kind))
