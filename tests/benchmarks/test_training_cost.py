@@ -100,8 +100,9 @@ class Over(Event):
 
 
 class Nowhere(Streams):
-    """Streams that do nothing: of the engine `ordered` only the work on the host is left, without its launches."""
+    """Streams that do at once what they are given: of the engine `ordered` all is left but the collective."""
 
+    ahead = False
     over = Over()
     ahead = False
 
@@ -110,6 +111,7 @@ class Nowhere(Streams):
 
     def enqueue(self, work: Any, after: Any, used: Any = ()) -> Event:
         Instant.blocks += 1
+        work()
         return self.over
 
     def wait(self, event: Event) -> None:
@@ -123,10 +125,13 @@ class Nowhere(Streams):
 
 
 class Nobody:
-    """A backend of two ranks that is never called."""
+    """A backend of two ranks that moves nothing."""
 
     def size(self) -> int:
         return 2
+
+    def allreduce(self, tensors: Any, options: Any) -> None:
+        """None is a collective that need not be waited for."""
 
 
 def instant() -> None:
@@ -321,7 +326,7 @@ def test_cpu_of_a_step_beside_ddp() -> None:
                 of = spent(size, engine, config)
                 print(of.row(engine, policy), flush=True)
                 if engine == "instant" and policy == "fused":
-                    assert of.per_tensor <= 30e-6  # half of it on an idle machine
+                    assert of.thread[0] <= 4 * of.thread[2]  # of plain training, which a busy machine slows down, too
 
 
 def test_a_block_takes_little_cpu() -> None:
