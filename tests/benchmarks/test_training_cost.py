@@ -104,7 +104,6 @@ class Nowhere(Streams):
 
     ahead = False
     over = Over()
-    ahead = False
 
     def mark(self, written: torch.Tensor | None = None) -> Event:
         return self.over
