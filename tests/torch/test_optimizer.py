@@ -65,7 +65,8 @@ def small(entrant: str) -> Config:
     """Blocks small enough that tensors are cut, some in more than one, and little may travel at once."""
     policy, _, knob = entrant.partition(":")
     name, _, value = knob.partition("=")
-    return Config(4096, 8192, policy, {name: float(value or 1)} if knob else {})
+    partition, credit = {0: (1, 1), 1: (4096, 4096), 2: (4096, 8192)}[len(POLICIES[policy].sizes)]
+    return Config(partition, credit, policy, {name: float(value or 1)} if knob else {})
 
 
 def by_ddp(

@@ -303,7 +303,7 @@ def _on_device(rank: int) -> None:
     model = nn.Sequential(*(OnDevice(4, 4, bias=False) for _ in FORWARD_S))
     optimizer = ab.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.01), model, engine="ordered", keep=None,
-        config=Config(64, 1 << 20, "wfbp"),
+        config=Config(1, 1, "wfbp"),
     )  # fmt: skip
     training = optimizer.training
     assert training is not None
