@@ -24,6 +24,7 @@ from floors below its own, and `make check` enforces it.
        trace  results  bound     measurements, their database, and the least time that a step can take
        registry  units  errors   names of tuners and policies, sizes with units, error messages
        notebooks  compiling      tables in notebooks, and a word before the first compilation
+       compilations              what is compiled in the background, and its end with the process
        internals                 what is used of PyTorch that PyTorch does not promise to keep
 
 Begin reading in `autobyte/scheduler/core.py`. It decides which block travels next, and knows no tensor, clock, thread
