@@ -1,7 +1,7 @@
-"""GPT-2 from a tiny config and texts of noise, for the loops of other libraries; each is told with DDP and with AutoByte.
+"""GPT-2 from a tiny config and texts of noise, for the loops of other libraries, with DDP and with AutoByte.
 
-DDP and AutoByte add up sums and norms in different orders. The key bias of attention has a gradient of rounding errors
-alone, which Adam would blow up to whole steps: hence the epsilon.
+The two add up sums and norms in different orders. The key bias of attention has a gradient of rounding errors alone,
+which Adam would blow up to whole steps: hence the epsilon.
 """
 
 import math

@@ -113,6 +113,7 @@ class AttachedAccelerator:
 
     def prepare(self, *objects: Any, device_placement: list[bool | None] | None = None) -> Any:
         """`Accelerator.prepare`, without DDP around models and with AutoByte around optimizers."""
+        places: list[bool | None]
         places = [None] * len(objects) if device_placement is None else list(device_placement)
         chosen = [self._model(o, place) if _is_new_model(o) else o for o, place in zip(objects, places, strict=True)]
         for index, each in enumerate(chosen):
@@ -244,7 +245,9 @@ def _check(accelerator: Accelerator) -> None:
     known: Iterable[Any] = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
     kind = accelerator.distributed_type
     if kind not in known:
-        raise InputError(f"Accelerate trains with {kind.value} here, which moves gradients itself: use DDP's settings")
+        raise InputError(
+            f"Accelerate trains with {kind.value} here, which moves gradients itself: use DDP's settings"
+        )
     if accelerator.mixed_precision == "fp8":
         raise InputError("mixed_precision='fp8' replaces layers, which was never tried: say 'bf16'")
     config = getattr(accelerator, "parallelism_config", None)

@@ -12,8 +12,9 @@ from autobyte.torch import DistributedOptimizer
 class ClosureFirst(DistributedOptimizer):
     """What Lightning steps: it hands the pass of a batch to `step`, as a closure that is evaluated once.
 
-    The closure comes first, and the step without it, so that updates may wait for the next forward pass. LBFGS evaluates a closure several times, and is handed it. Lightning and Fabric put an object around the optimizer
-    that takes its class, and looks up here what it does not have.
+    The closure comes first, and the step without it, so that updates may wait for the next forward pass. LBFGS
+    evaluates a closure several times, and is handed it. Lightning and Fabric put an object around the optimizer that
+    takes its class, and looks up here what it does not have.
     """
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

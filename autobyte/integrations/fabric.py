@@ -53,8 +53,8 @@ class AutoByteFabricStrategy(DDPStrategy):
     >>> model, optimizer = fabric.setup(model, optimizer)
 
     Args:
-        keywords: of `autobyte.torch.DistributedOptimizer`; what Fabric's `DDPStrategy` has beside DDP's own arguments,
-            such as `process_group_backend` and `start_method`, is handed on to it.
+        keywords: of `autobyte.torch.DistributedOptimizer`. What Fabric's `DDPStrategy` has beside DDP's own, such as
+            `process_group_backend` and `start_method`, is handed on to it.
 
     Raises:
         InputError: an argument is DDP's own, or Fabric's to decide.
@@ -92,12 +92,16 @@ class AutoByteFabricStrategy(DDPStrategy):
 
     def get_module_state_dict(self, module: nn.Module) -> dict[str, Any]:
         """The state of the user's own model."""
-        state: dict[str, Any] = super().get_module_state_dict(module.module if isinstance(module, CalledModule) else module)
+        state: dict[str, Any] = super().get_module_state_dict(
+            module.module if isinstance(module, CalledModule) else module
+        )
         return state
 
     def load_module_state_dict(self, module: nn.Module, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Load the state of the user's own model."""
-        super().load_module_state_dict(module.module if isinstance(module, CalledModule) else module, state_dict, strict=strict)
+        super().load_module_state_dict(
+            module.module if isinstance(module, CalledModule) else module, state_dict, strict=strict
+        )
 
     def setup_optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Refuse an optimizer without its model.

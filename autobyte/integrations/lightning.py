@@ -36,7 +36,7 @@ class AutoByteStrategy(DDPStrategy):
     optimisation, several optimizers may share the module.
 
     Args:
-        keywords: of `autobyte.torch.DistributedOptimizer`; what `DDPStrategy` has beside DDP's own arguments, such as
+        keywords: of `autobyte.torch.DistributedOptimizer`. What `DDPStrategy` has beside DDP's own, such as
             `process_group_backend` and `start_method`, is handed on to it.
 
     Raises:
@@ -44,6 +44,9 @@ class AutoByteStrategy(DDPStrategy):
     """
 
     strategy_name = "autobyte"
+    model: Any  # these three are properties of Lightning's
+    optimizers: Any
+    precision_plugin: Any
 
     def __init__(self, **keywords: Any) -> None:
         check_version("lightning")

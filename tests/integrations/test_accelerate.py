@@ -93,7 +93,7 @@ def trains_saves_and_goes_on(rank: int, folder: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
-    on_ranks(trains_saves_and_goes_on, size, str(tmp_path), timeout_s=120)
+    on_ranks(trains_saves_and_goes_on, size, str(tmp_path), timeout_s=200)
 
 
 def goes_wrong(rank: int) -> list[str]:
@@ -152,17 +152,14 @@ def goes_wrong(rank: int) -> list[str]:
 
 
 def test_what_goes_wrong_is_said() -> None:
-    for said in on_ranks(goes_wrong, 2, timeout_s=120):
-        for text, words in zip(
-            said,
-            (
-                "the optimizer was closed",
-                "has prepared a model already",
-                "leave accumulation= out",
-                "comm_hook=power_sgd",
-                "hand in the model before its optimizer",
-                "clip",
-            ),
-            strict=True,
-        ):
-            assert words in text
+    words = (
+        "the optimizer was closed",
+        "has prepared a model already",
+        "leave accumulation= out",
+        "comm_hook=power_sgd",
+        "hand in the model before its optimizer",
+    )
+    both = on_ranks(goes_wrong, 2, timeout_s=200)
+    for said in both:
+        assert all(expected in text for expected, text in zip(words, said[:-1], strict=True)), said
+    assert any("clip" in said[-1] for said in both), both
