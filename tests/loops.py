@@ -4,6 +4,7 @@ The two add up sums and norms in different orders. The key bias of attention has
 which Adam would blow up to whole steps: hence the epsilon.
 """
 
+import logging
 import math
 import os
 from typing import Any
@@ -56,3 +57,14 @@ def assert_crosses(optimizer: Any) -> None:
 def assert_broken(norms: list[float]) -> None:
     """What was not finite came to all ranks."""
     assert not all(math.isfinite(norm) for norm in norms)
+
+
+def listen() -> list[str]:
+    """What the log says from now on."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("autobyte")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    return said

@@ -7,11 +7,11 @@ from autobyte.errors import InputError
 
 log = logging.getLogger("autobyte")
 
-#: The two minor versions of each library that the tests ran with, the older one first.
+#: The oldest and the newest minor version of each library that the tests ran with.
 TRIED = {
     "accelerate": ("1.14", "1.15"),
     "transformers": ("5.23", "5.24"),
-    "lightning": ("2.5", "2.6"),
+    "lightning": ("2.6", "2.6"),
 }
 
 _warned: set[str] = set()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from loops import ACCUMULATION, ADAMW, BATCH, LIMIT, assert_alike, assert_crosses, copied, gpt2, texts
+from loops import ACCUMULATION, ADAMW, BATCH, LIMIT, assert_alike, assert_crosses, copied, gpt2, listen, texts
 from ranks import Ranks, on_ranks
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -138,10 +138,7 @@ def other_ways(rank: int) -> list[str]:
         def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
             self.norms.append(sum(float(p.grad.square().sum()) for p in pl_module.parameters()) ** 0.5)
 
-    said: list[str] = []
-    listener = logging.Handler()
-    listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("autobyte").addHandler(listener)
+    said = listen()
     manual = {"accumulate_grad_batches": 1, "gradient_clip_val": None, "max_epochs": 1}
     looks: list[Look] = []
     for made, settings, tolerance in (

@@ -1,11 +1,10 @@
 """The Trainer of transformers, beside the same with DDP."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loops import ACCUMULATION, ADAMW, BATCH, LIMIT, assert_alike, assert_crosses, copied, gpt2, texts
+from loops import ACCUMULATION, ADAMW, BATCH, LIMIT, assert_alike, assert_crosses, copied, gpt2, listen, texts
 from ranks import on_ranks
 from torch import Tensor, nn
 
@@ -90,10 +89,7 @@ def looks_at_everything(rank: int, folder: str) -> list[str]:
             now = copied(model)
             self.mean = [0.9 * old + 0.1 * new for old, new in zip(self.mean or now, now, strict=True)]
 
-    said: list[str] = []
-    listener = logging.Handler()
-    listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("autobyte").addHandler(listener)
+    said = listen()
     watches = [Watch(), Watch()]
     for watch, autobyte in zip(watches, (True, False), strict=True):
         trainer = make(f"{folder}/{autobyte}", autobyte=autobyte, callbacks=[watch], bf16=True, save_strategy="no")
