@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
+NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: whoever called is to speak first
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -174,6 +175,54 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+def own_nccl(name: str, *, device: torch.device, rank: int, size: int, timeout: timedelta, store: Any = None) -> Any:
+    """Make an NCCL backend for one purpose: its collectives keep an order of their own.
+
+    `dist.new_group` makes a backend that users' collectives may reach. This one is made directly, on the default
+    group's store, as `own_gloo` is, and its ranks are connected now, not in the first step. PyTorch's watchdog would
+    end the process when a collective fails or times out; here it is told to leave that to whoever called, who knows
+    which rank is silent. It reads that once, from the environment, when the backend is made.
+
+    No GPU has run this yet. The names are those of torch 2.4 to 2.13.
+
+    Args:
+        name: unlike any other, the same on all ranks.
+        device: the GPU of this rank.
+        rank, size: of this process among those that take part.
+        timeout: after which a rank that waits for others is to have been told so by its caller.
+        store: where the ranks meet; None is the default group's.
+    """
+    make, handling = dist.ProcessGroupNCCL, "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    options = make.Options(is_high_priority_stream=True)
+    options._timeout = timeout + NCCL_LATER
+    before = os.environ.get(handling)
+    os.environ[handling] = "0"
+    try:
+        with torch.cuda.device(device):
+            backend = make(PrefixStore(f"autobyte/{name}", store or default_store()), rank, size, options)
+            backend.eager_connect_single_device(device)
+    finally:
+        if before is None:
+            del os.environ[handling]
+        else:
+            os.environ[handling] = before
+    return backend
+
+
+def cuda_backend(group: dist.ProcessGroup | None) -> str:
+    """What moves tensors of CUDA devices in a group: `nccl`, say; empty if nothing does.
+
+    `get_backend` has it for groups of one backend only.
+    """
+    pairs = (pair.partition(":") for pair in dist.get_backend_config(group).split(","))
+    return {device: backend for device, _, backend in pairs}.get("cuda", "")
+
+
+def is_profiled() -> bool:
+    """Whether a profiler of PyTorch's runs, on any thread: names for its trace cost microseconds each."""
+    return torch.autograd.profiler._is_profiler_enabled
 
 
 def gather_options() -> Any:

@@ -103,6 +103,18 @@ def test_more_to_do_never_takes_less_time(job: Job, factor: float, data: st.Data
     assert [what for what, other in harder.items() if bound_s(other) < least] == []
 
 
+def test_clipping_lets_half_of_the_bytes_cross_the_step() -> None:
+    fast = replace(FOUR, up_bytes_per_s=(150.0,), down_bytes_per_s=(150.0,))  # 0.01 s per byte
+    job = Job(make_model([], 100, forward_s=3.0, backward_s=1.0), fast)  # the last layer is on the wire for 4 s
+    assert bound_s(job) == 3 + 1 + 4, "all bytes may travel beside the first layer, back and forth"
+    clipped = replace(job, clips=True)
+    assert bound_s(clipped) == 1 + 2 + 6, "half of them before the norm, and then the whole forward pass"
+    assert bound_s(replace(clipped, cluster=replace(fast, servers=4))) == 1 + 4 + 6, "all of them before the norm"
+    assert bound_s(replace(clipped, accumulation=2)) == 4 * 2 + 1 + 2 + 6
+    front = Job(make_model(100, [], forward_s=3.0, backward_s=1.0), fast, clips=True)
+    assert bound_s(front) == bound_s(replace(front, clips=False)) == 8 + 4, "the first layer's follow on everything"
+
+
 def test_overheads_and_latency_are_not_in_it() -> None:
     job = make_job(5, 7)
     assert bound_s(replace(job, cluster=replace(BARE, latency_s=1.0, overhead_s=(1.0, 1.0)))) == bound_s(job)

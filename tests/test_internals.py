@@ -1,11 +1,13 @@
 """What AutoByte relies on in PyTorch without a promise: a test that fails here says what PyTorch has changed."""
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -261,3 +263,82 @@ def test_what_is_unrecorded_is_no_part_of_a_graph(how: str) -> None:
         with FakeTensorMode() as mode:
             forward(mode.from_tensor(torch.ones(2)))
         assert steps == [Tensor] and weight.tolist() == [1, 1], CHANGED + "an update is made of fake tensors"
+
+
+class Nccl:
+    """Stands for PyTorch's backend where there is none: notes what it is made with."""
+
+    made: ClassVar[list["Nccl"]] = []
+
+    class Options:
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+        self.handling = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING")
+        self.rank, self.size, self.options = rank, size, options
+        self.connected: list[torch.device] = []
+        store.set("there", str(rank))
+        self.made.append(self)
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        if device.index:
+            raise RuntimeError("no such device")
+        self.connected.append(device)
+
+
+@pytest.mark.parametrize("before", [None, "3"])
+def test_an_nccl_backend_is_connected_at_once_and_does_not_end_the_process(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a stand-in: that PyTorch reads what it is told here, only a GPU can show."""
+    name, store = "TORCH_NCCL_ASYNC_ERROR_HANDLING", dist.HashStore()
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", Nccl, raising=False)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv(name, before)
+    words: dict[str, Any] = {"rank": 1, "size": 2, "timeout": timedelta(seconds=5), "store": store}
+    backend = internals.own_nccl("test", device=torch.device("cuda", 0), **words)
+    assert (backend.handling, backend.rank, backend.size) == ("0", 1, 2)
+    assert backend.options.is_high_priority_stream
+    assert backend.options._timeout > timedelta(minutes=5)  # whoever called speaks first
+    assert backend.connected == [torch.device("cuda", 0)]
+    assert store.get("autobyte/test/there") == b"1"
+    assert os.environ.get(name) == before
+    with pytest.raises(RuntimeError, match="no such device"):
+        internals.own_nccl("test", device=torch.device("cuda", 1), **words)
+    assert os.environ.get(name) == before
+
+
+def test_pytorchs_header_still_has_what_an_nccl_backend_is_made_with() -> None:
+    """The wheel without NCCL has the header, too."""
+    header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
+    text = header.read_text()
+    for words in (
+        '"TORCH_NCCL_ASYNC_ERROR_HANDLING"',
+        "NoHandling = 0",
+        "is_high_priority_stream",
+        "void eagerConnectSingleDevice(at::Device device)",
+        "void abort()",
+        "void shutdown()",
+    ):
+        assert words in text, CHANGED + f"ProcessGroupNCCL has no {words}"
+
+
+def test_what_moves_tensors_of_gpus_is_named_by_the_group() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert internals.cuda_backend(None) == "gloo", CHANGED + "get_backend_config names no devices"
+        assert internals.cuda_backend(dist.new_group([0], backend="cpu:gloo")) == ""
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_profiler_is_known_on_every_thread() -> None:
+    seen = []
+    with torch.profiler.profile():
+        thread = threading.Thread(target=lambda: seen.append(internals.is_profiled()))
+        thread.start()
+        thread.join()
+    assert [*seen, internals.is_profiled()] == [True, False], CHANGED + "a running profiler cannot be seen"

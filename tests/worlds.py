@@ -55,7 +55,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 def jobs(draw: st.DrawFn) -> Job:
     """A random model on a random cluster."""
     accumulation, wire_dtype = draw(st.sampled_from([1, 1, 3])), draw(st.sampled_from([None, None, "bfloat16"]))
-    return Job(draw(models()), draw(clusters()), accumulation, wire_dtype)
+    return Job(draw(models()), draw(clusters()), accumulation, wire_dtype, clips=draw(st.booleans()))
 
 
 @st.composite
@@ -70,11 +70,12 @@ def plans(draw: st.DrawFn) -> Plan:
     assume(len(plan.tiling) <= MOST_BLOCKS)
     plan = replace(plan, rule=draw(st.sampled_from(CreditRule)))
     if draw(st.booleans()):
-        plan = replace(plan, overlap=draw(st.sampled_from(Overlap)))
+        least = [Overlap.NONE, Overlap.BACKWARD, plan.overlap]  # more may not be, where gradients are clipped
+        plan = replace(plan, overlap=draw(st.sampled_from(least if job.clips else Overlap)))
     if draw(st.integers(0, 2)) == 0:
         order = draw(st.permutations(range(len(plan.tiling))))
         plan = plan.with_sequence(_scattered_first(plan, order))
-    elif policy == "dear" and draw(st.booleans()):
+    elif (policy == "dear" or plan.barrier) and draw(st.booleans()):
         plan = plan.with_sequence(None)
     return plan
 

@@ -10,6 +10,7 @@ from autobyte.cli.options import (
     AccumulationOption,
     ArchOption,
     BandwidthOption,
+    ClipOption,
     GpusOption,
     JsonOption,
     KnobOption,
@@ -57,6 +58,7 @@ def compare(
     gpus_per_node: GpusOption = 1,
     accumulation: AccumulationOption = 1,
     wire_dtype: WireOption = "",
+    clip: ClipOption = False,
     scenario: ScenarioOption = None,
     jitter: Annotated[
         float,
@@ -117,6 +119,7 @@ def compare(
         accumulation=accumulation,
         wire_dtype=wire_dtype,
         gpus_per_node=gpus_per_node,
+        clip=clip,
     )
     if policies is not None:
         theirs = {"--tuners": tuners != DEFAULTS, "--policy": policy != "bytescheduler", "--knob": bool(knob)}

@@ -38,6 +38,9 @@ AccumulationOption = Annotated[int, typer.Option("--accumulation", help="backwar
 WireOption = Annotated[
     str, typer.Option("--wire-dtype", help="send gradients as float16, bfloat16, …; default: unchanged")
 ]
+ClipOption = Annotated[
+    bool, typer.Option("--clip", help="gradients are clipped by their norm, by optimizer.clip_grad_norm_()")
+]
 PolicyOption = Annotated[
     str, typer.Option("--policy", help="how gradients are cut and ordered: fifo, wfbp, ddp, bytescheduler, usbyte, …")
 ]
@@ -73,6 +76,7 @@ def make_job(
     accumulation: int = 1,
     wire_dtype: str = "",
     gpus_per_node: int = 1,
+    clip: bool = False,
 ) -> "Job":
     """The job that options describe.
 
@@ -107,7 +111,7 @@ def make_job(
         (holds[0], holds[1]),
         gpus_per_node,
     )
-    job = Job(find(model), cluster, accumulation, wire_dtype or None)
+    job = Job(find(model), cluster, accumulation, wire_dtype or None, clips=clip)
     if bound_s(job) == 0:
         raise InputError(f"a step of '{job.model.name}' takes no time: nothing computes, and nothing travels")
     return job

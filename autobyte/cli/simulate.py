@@ -13,6 +13,7 @@ from autobyte.cli.options import (
     ArchOption,
     BandwidthOption,
     CalibrationOption,
+    ClipOption,
     GpusOption,
     JsonOption,
     KnobOption,
@@ -65,6 +66,7 @@ def simulate(
     gpus_per_node: GpusOption = 1,
     accumulation: AccumulationOption = 1,
     wire_dtype: WireOption = "",
+    clip: ClipOption = False,
     scenario: ScenarioOption = None,
     calibration: CalibrationOption = None,
     iterations: Annotated[
@@ -105,6 +107,7 @@ def simulate(
         accumulation=accumulation,
         wire_dtype=wire_dtype,
         gpus_per_node=gpus_per_node,
+        clip=clip,
     )
     job, effects = calibrated(job, calibration)
     config = make_config(job, policy, partition, credit, knob)

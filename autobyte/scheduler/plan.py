@@ -84,7 +84,7 @@ class Plan:
     @property
     def awaited_scatters(self) -> int:
         """Reduce-scatters that the next forward pass waits for."""
-        return self.tiling.scatters if self.barrier else 0
+        return self.tiling.scatters if self.barrier and self.overlap is Overlap.STEP else 0
 
     def clipped(self) -> Self:
         """The same plan where gradients are clipped by their norm.

@@ -3,11 +3,12 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.core import BlockState, Core
-from autobyte.scheduler.engines.base import Engine
+from autobyte.scheduler.engines.base import Engine, Moments
 from autobyte.scheduler.plan import Plan
 from autobyte.trace import BlockSpan, TimeSource, Trace
 
@@ -87,7 +88,8 @@ class Runner:
         self._emptying = threading.Lock()
         self._at_boundary = True
         self._broken = False  # a block has failed
-        self._latest: deque[tuple[Plan, int, Block, float, float, float]] = deque(maxlen=LATEST)  # that were done
+        self._latest: deque[tuple[Plan, int, Block, float, float, float]] = deque(maxlen=LATEST)  # that were timed
+        self._untimed: deque[tuple[Plan, int, Block, float]] = deque()  # done as far as the host sees
         self._since_s = 0.0  # when a block was done last, or the first of those under way started
         self.passages: deque[Passage] = deque(maxlen=4096)
         self._load(plan)
@@ -111,7 +113,8 @@ class Runner:
     def latest(self) -> list[BlockTimes]:
         """Blocks that were done last, then those under way, as they started; 64 at most."""
         core, plan = self._core, self._plan
-        flying = [
+        flying = [BlockTimes(*started, None, None) for started in list(self._untimed)[:LATEST]]
+        flying += [
             BlockTimes(
                 plan,
                 core.step,
@@ -120,7 +123,7 @@ class Runner:
                 self._sent_s[index] if core.state(index) is BlockState.SENT else None,
                 None,
             )
-            for index in sorted(self.under_way, key=lambda index: self._start_s[index])[:LATEST]
+            for index in sorted(self.under_way, key=lambda index: self._start_s[index])[: LATEST - len(flying)]
         ]
         done = [BlockTimes(*times) for times in self._latest]
         return done[max(0, len(done) + len(flying) - LATEST) :] + flying
@@ -189,19 +192,17 @@ class Runner:
         self._start(self._core.sent(block))
 
     def _on_done(self, block: Block) -> None:
-        now = self._clock()
-        whole = block.op is Collective.ALL_REDUCE  # a half has half of the traffic
-        nbytes = block.nbytes if whole else block.nbytes / 2
-        passed_s = now - self._since_s
-        alone = self._alone[block.index] and now - self._sent_s[block.index] <= AT_ONCE * passed_s
-        passage = Passage(nbytes, passed_s, alone, self._beside[block.index])
-        self.passages.append(passage)  # blocks may end in another order than they started in
-        self._since_s = now
-        index = block.index
-        self._latest.append((self._plan, self._core.step, block, self._start_s[index], self._sent_s[index], now))
+        now, index = self._clock(), block.index
+        start_s, sent_s, busy_s = self._start_s[index], self._sent_s[index], now - self._since_s
+        alone = self._alone[index] and now - sent_s <= AT_ONCE * busy_s
+        ready_s = 0.0 if self._trace is None else max(self._ready_s[segment.tensor] for segment in block.segments)
+        self._since_s = now  # blocks may end in another order than they started in
+        plan, step = self._plan, self._core.step
+        self._untimed.append((plan, step, block, start_s))
+        seen = Moments(ready_s, start_s, sent_s, now, busy_s, alone)
+        self._engine.time(block, seen, partial(self._timed, plan, step, block, self._beside[index]))
         self._under_way -= 1
         self._flying[block.index] = False
-        self._record(block, now)
         complete = self._count(block)
         self._start(self._core.done(block))
         self._at_boundary = self._core.at_boundary  # whoever hears of the last arrival may begin the next step
@@ -209,6 +210,20 @@ class Runner:
             self._reduced()
         self._tell(complete)
         self._adopt()
+
+    def _timed(self, plan: Plan, step: int, block: Block, beside: int, at: Moments) -> None:
+        """Note when a block travelled."""
+        self._untimed.popleft()
+        self._latest.append((plan, step, block, at.start_s, at.sent_s, at.done_s))
+        if plan is self._plan:  # else a window of another plan has begun
+            whole = block.op is Collective.ALL_REDUCE  # a half has half of the traffic
+            in_flight = block.nbytes if at.alone else beside
+            self.passages.append(Passage(block.nbytes if whole else block.nbytes / 2, at.busy_s, at.alone, in_flight))
+        if self._trace is not None:
+            layer = plan.job.gradients.layer
+            layers = tuple(sorted({int(layer[segment.tensor]) for segment in block.segments}))
+            times = at.ready_s, at.start_s, at.sent_s, at.done_s
+            self._trace.blocks.append(BlockSpan(self._rank, step, block.index, block.nbytes, layers, *times))
 
     def _adopt(self) -> None:
         """Follow the core to the plan that it has taken up."""
@@ -262,23 +277,3 @@ class Runner:
                 self._coming[tensor] = len(self._plan.tiling.blocks_of[tensor])  # for the next step
                 complete.append(tensor)
         return complete
-
-    def _record(self, block: Block, done_s: float) -> None:
-        if self._trace is None:
-            return
-        layer = self._plan.job.gradients.layer
-        tensors = {segment.tensor for segment in block.segments}
-        index = block.index
-        self._trace.blocks.append(
-            BlockSpan(
-                self._rank,
-                self._core.step,
-                index,
-                block.nbytes,
-                tuple(sorted({int(layer[t]) for t in tensors})),
-                max(self._ready_s[t] for t in tensors),
-                self._start_s[index],
-                self._sent_s[index],
-                done_s,
-            )
-        )

@@ -159,7 +159,7 @@ class _SimulationRun:
             clock=self._clock,
             arrived=arrived,
             failed=_never,
-            reduced=reduced if self._plan.barrier else _nothing,
+            reduced=reduced if self._plan.awaited_scatters else _nothing,
             trace=self._blocks if first or self._trace else None,
             rank=int(self._costs.leader[self._network.groups[group][0]]),
         )

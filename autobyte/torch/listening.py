@@ -55,7 +55,7 @@ class Listeners(Listener):
             self._updates.settle()
 
     def gradient(self, name: str) -> None:
-        """Mark the time at which it was complete."""
+        """Mark when it is complete."""
         if self._times is not None:
             self._times.gradient(self._layer_of[name])
 

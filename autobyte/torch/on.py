@@ -323,11 +323,21 @@ class On:
             self.part()
 
     def recover(self) -> int:
-        """Let go of everything after a failure, and say how many steps parameters and optimizer state have taken."""
+        """Let go of everything after a failure, and say how many steps parameters and optimizer state have taken.
+
+        Raises:
+            CommunicationError: they are lost: a GPU has updated them from averages that never arrived.
+        """
+        exchange = self.training.exchange
         try:
             self.close()
         except CommunicationError as error:
             log.info("recovered from: %s", error)
+        if exchange.ahead and exchange.failed and not exchange.whole:
+            raise CommunicationError(
+                f"rank {self._rank}: parameters cannot be recovered, because the GPU went on when communication "
+                "failed, and updated them from averages that never arrived: load a checkpoint"
+            )
         self.last_state = self._to_json()
         log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
         return self._steps
@@ -406,7 +416,7 @@ class On:
             self._cross = False  # it is not known when the model reads parameters of its own
         layers = find_layers(self._model, self._calls, self.training.exchange.parameters)
         same = self.training.control.same("; ".join(layer.name for layer in layers))
-        times = LayerTimes(len(layers), next(self._model.parameters()).device) if same else None
+        times = LayerTimes(len(layers), self.training.exchange.marks) if same else None
         if self._cross:
             self._updates.install(layers, self.training.exchange.parameters, self._model, times)
         if times is not None:
@@ -476,4 +486,4 @@ class On:
 
 
 def _mark(times: LayerTimes, layer: int, *_: object) -> None:
-    times.called(layer, times.now())
+    times.enter(layer)

@@ -64,9 +64,10 @@ class DistributedOptimizer(Optimizer, Joinable):
         seed: of the tuner.
         keep: the file that keeps the config that a tuner or `auto` found, for the next training; None keeps nothing.
         record: a folder in which every measured window is kept, for `autobyte collect --add`; None keeps none.
-        engine: `allreduce`; `ps` for parameter servers on the ranks' hosts; or `ordered`, an all-reduce in which
-            blocks wait for each other on a stream, never on the thread that trains. It stands for a GPU in host
-            memory, and is no faster than `allreduce`.
+        engine: `allreduce`, over gloo from host memory; `ps` for parameter servers on the ranks' hosts; `nccl`, an
+            all-reduce on a stream of the GPU, for which no thread waits; or `ordered`, the same on streams in host
+            memory, which stands for a GPU and is no faster than `allreduce`. `auto` is `nccl` where the group has
+            NCCL and all parameters are on one GPU, else `allreduce`. No GPU has run `nccl` yet.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.
@@ -105,7 +106,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         seed: int = 0,
         keep: Path | str | None = "autobyte.toml",
         record: Path | str | None = None,
-        engine: str = "allreduce",
+        engine: str = AUTO,
         servers: Sequence[int] | None = None,
         order: str = "planned",
         drift: float = DRIFT,
@@ -302,6 +303,7 @@ class DistributedOptimizer(Optimizer, Joinable):
 
         Raises:
             InputError: an update is refused, because a parameter or a gradient was changed before it.
+            CommunicationError: on the engine `nccl`, if averages are missing: updates do not wait for them there.
         """
         try:
             return self._mode.recover()

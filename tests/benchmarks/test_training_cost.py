@@ -21,7 +21,7 @@ from autobyte.config import Config
 from autobyte.models import load
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
-from autobyte.torch.exchange import control, training
+from autobyte.torch.exchange import control, engines
 from autobyte.torch.model.pending import PendingClasses
 
 
@@ -79,7 +79,7 @@ class Instant(Engine):
 
 
 def instant() -> None:
-    training.ENGINES["instant"] = lambda made_for, timeout: Instant()
+    engines.ENGINES["instant"] = lambda made_for, timeout: Instant()
 
 
 @pytest.mark.parametrize("why", ["one rank", "enabled=False"])
@@ -180,7 +180,8 @@ def _timing(rank: int) -> float:
         measured = optimizer._mode._online._times
         measured.begin()
         for layer in range(50):
-            measured.called(layer, time.perf_counter())
+            measured.enter(layer)
+            measured.leave(layer)
         measured.forward_over()
         for name in reversed(optimizer.training.exchange.parameters):
             optimizer._listeners.gradient(name)

@@ -18,7 +18,7 @@ from autobyte.config import Config
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import HostStreams
 from autobyte.scheduler.policies import POLICIES
-from autobyte.torch.exchange import training
+from autobyte.torch.exchange import engines, training
 from autobyte.torch.exchange.mirrors import Mirrors
 
 OPTIMIZERS = {
@@ -163,7 +163,7 @@ def compare_late(rank: int, accumulation: int, waits: bool) -> list[str]:
     """Kernels and communication are late, each rank's in a way of its own, and what is not there yet is NaN."""
     random = Random(rank)
     late = partial(HostStreams, hide=True, late=lambda: time.sleep(random.random() * 2e-3))
-    training.STREAMS["ordered"] = lambda _parameters, timeout: late(timeout_s=timeout.total_seconds())
+    engines.STREAMS["ordered"] = lambda _parameters, timeout: late(timeout_s=timeout.total_seconds())
     if not waits:
         Buffers.complete = lambda *_: []  # type: ignore[method-assign]
     expected = by_ddp(rank, "sgd", accumulation=accumulation)

@@ -1,12 +1,13 @@
 """Clipping of gradients, beside DDP and torch's own."""
 
+import copy
 import math
 from typing import Any
 
 import pytest
 import torch
 from ranks import on_ranks
-from stories import assert_equal, make_mlp, parameters_of, rows, with_ab, with_ddp
+from stories import SMALL, assert_equal, make_mlp, parameters_of, rows, with_ab, with_ddp
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
@@ -306,3 +307,90 @@ def test_a_single_process_clips_by_itself() -> None:
     optimizer.clip_grad_value_(1e-4)
     nn.utils.clip_grad_value_(other.parameters(), 1e-4)
     assert_equal([p.grad for p in module.parameters()], [p.grad for p in other.parameters()])
+
+
+@pytest.mark.parametrize("chooser", [{"tuner": "random", "budget": 3, "config": SMALL}, {"policy": "auto"}])
+def test_configs_are_searched_for_while_gradients_are_clipped(chooser: dict[str, Any]) -> None:
+    on_ranks(_searched, 2, chooser)
+
+
+def _searched(rank: int, chooser: dict[str, Any]) -> None:
+    def told(wrap: Any) -> list[Tensor]:
+        module = make_mlp()
+        optimizer: Any = torch.optim.SGD(module.parameters(), lr=0.01)
+        if wrap is with_ab:
+            model, optimizer = module, ab.DistributedOptimizer(optimizer, module, keep=None, **chooser)
+        else:
+            model, optimizer = wrap(module, optimizer)
+        for step in range(250):
+            optimizer.zero_grad()
+            model(rows(rank, step, 5, 12)).square().mean().backward()
+            clip_norm(module, optimizer, 0.05, 2.0)
+            optimizer.step()
+        if isinstance(optimizer, ab.DistributedOptimizer):
+            assert optimizer.training.job.clips
+            report = optimizer.report()
+            assert rank or (report is not None and report.trials), report
+        return parameters_of(module, optimizer)
+
+    close_to((told(with_ab), []), (told(with_ddp), []))
+
+
+def test_a_checkpoint_goes_on_clipping() -> None:
+    on_ranks(_checkpoint, 2)
+
+
+def _checkpoint(rank: int) -> None:
+    def told(wrap: Any, *, again: bool) -> list[Tensor]:
+        module = make_mlp()
+        model, optimizer = wrap(module, torch.optim.AdamW(module.parameters(), lr=0.01))
+        for step in range(8):
+            if step == 4 and again:
+                state = copy.deepcopy((module.state_dict(), optimizer.state_dict()))
+                if isinstance(optimizer, ab.DistributedOptimizer):
+                    optimizer.close()
+                module = make_mlp(seed=5)
+                model, optimizer = wrap(module, torch.optim.AdamW(module.parameters(), lr=0.01))
+                module.load_state_dict(state[0])
+                optimizer.load_state_dict(state[1])
+                if isinstance(optimizer, ab.DistributedOptimizer):
+                    assert optimizer.training.job.clips
+            optimizer.zero_grad()
+            model(rows(rank, step, 5, 12)).square().mean().backward()
+            clip_norm(module, optimizer, 0.05, 2.0)
+            optimizer.step()
+        return parameters_of(module, optimizer)
+
+    close_to((told(with_ab, again=True), []), (told(with_ddp, again=False), []))
+
+
+def test_an_order_that_rank_0_picks_clips_too() -> None:
+    on_ranks(_led, 2)
+
+
+def _led(rank: int) -> None:
+    close_to(story(with_ab, rank, 0.05, 2.0, order="leader"), story(with_ddp, rank, 0.05, 2.0))
+
+
+def test_scaled_gradients_are_unscaled_and_clipped() -> None:
+    on_ranks(_scaled, 2)
+
+
+def _scaled(rank: int) -> None:
+    def told(wrap: Any) -> tuple[list[Tensor], list[float]]:
+        module = make_mlp()
+        model, optimizer = wrap(module, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        scales = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = model(rows(rank, step, 5, 12)).square().mean()
+            scaler.scale(loss * (math.inf if (step, rank) == (4, 1) else 1.0)).backward()
+            scaler.unscale_(optimizer)
+            clip_norm(module, optimizer, 0.05, 2.0)
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        return parameters_of(module, optimizer), scales
+
+    close_to(told(with_ab), told(with_ddp))

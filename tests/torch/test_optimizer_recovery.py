@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from faulty import at_once, by_ddp, make_model, rows, said, state, train, wrapped
+from faulty import ENGINES, at_once, by_ddp, make_model, rows, said, state, train, wrapped
 from ranks import Ranks, free_port
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -102,7 +102,7 @@ def _go_on(rank: int, engine: str, port: int) -> int:
     steps = optimizer.recover()
     assert_close(everything(model.state_dict(), optimizer.state_dict()), alone(3, steps))
     dist.destroy_process_group()
-    port += engine == "ps"
+    port += ENGINES.index(engine)
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=timedelta(seconds=20))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     theirs = copy.deepcopy(model)

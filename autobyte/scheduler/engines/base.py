@@ -1,12 +1,33 @@
-"""The interface of engines, which move blocks: one verb."""
+"""The interface of engines, which move blocks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
 from autobyte.scheduler.block import Block
 
 Sent = Callable[[Block], None]
 Done = Callable[[Block, Exception | None], None]
+
+
+class Moments(NamedTuple):
+    """When a block's gradients were complete, and when it started, left this rank and was in place (s).
+
+    Args:
+        busy_s: since it started, or since another was done while it was under way.
+        alone: whether no other was being sent when it started, none started before it was sent, and then it was in
+            place at once.
+    """
+
+    ready_s: float
+    start_s: float
+    sent_s: float
+    done_s: float
+    busy_s: float
+    alone: bool
+
+
+Timed = Callable[[Moments], None]
 
 
 class Engine(ABC):
@@ -20,6 +41,20 @@ class Engine(ABC):
         for a parameter server when the push is acknowledged and when the pull is in place. A failure is handed to
         `done`, with or without `sent` before it.
         """
+
+    def unfinished(self) -> list[Block]:
+        """Blocks that were `done` for the host while a device still works on them, the oldest first; any thread."""
+        return []
+
+    def time(self, block: Block, seen: Moments, timed: Timed) -> None:
+        """Tell, now or later, when a block that is done travelled: as the host saw it, if no device knows better.
+
+        Args:
+            block: the one that was just done.
+            seen: when the engine was called for it, and when it called back.
+            timed: is told; from any thread, block by block, and never of a block that fails on the device.
+        """
+        timed(seen)
 
     @abstractmethod
     def close(self) -> None:

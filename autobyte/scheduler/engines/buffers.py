@@ -80,11 +80,16 @@ class Buffers:
         except Exception:  # of the network: told to whoever waits
             return False
 
-    def follow(self, tensor: int) -> None:
-        """Let what the model's stream is given next wait for a tensor's sums, which are on their way."""
+    def follow(self, tensor: int) -> Event | None:
+        """Let what the model's stream is given next wait for a tensor's sums, which are on their way.
+
+        Returns:
+            when they will be in place; None if they are.
+        """
         event = self._arrived[tensor]
         if event is not None and self.streams is not None:
             self.streams.wait(event)
+        return event
 
     def recut(self) -> None:
         """Let go of staging: blocks are cut in another way from now on, and none is under way."""

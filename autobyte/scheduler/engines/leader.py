@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from autobyte.scheduler.block import Block
-from autobyte.scheduler.engines.base import Done, Engine, Sent
+from autobyte.scheduler.engines.base import Done, Engine, Moments, Sent, Timed
 from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
 
 
@@ -37,6 +37,14 @@ class Led(Engine):
             self._engine.start(block, sent, done)
         else:
             self._loop.do(lambda: self._hold(block, sent, done))
+
+    def unfinished(self) -> list[Block]:
+        """Those of the engine."""
+        return self._engine.unfinished()
+
+    def time(self, block: Block, seen: Moments, timed: Timed) -> None:
+        """Tell what the engine knows."""
+        self._engine.time(block, seen, timed)
 
     def close(self) -> None:
         """Part from the other ranks, and close the engine."""

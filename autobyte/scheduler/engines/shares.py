@@ -37,7 +37,7 @@ class Shares:
     def put(self, block: Block, share: Tensor) -> None:
         """Keep a share; on a GPU, the current stream has it."""
         self._shares[block.segments] = share
-        if self.kind is not None:
+        if self.kind is not None and share.numel():  # of few elements, some ranks have none
             wide = torch.float64 if share.dtype is torch.float64 else torch.float32
             self._norms.append(torch.linalg.vector_norm(share, self.kind, dtype=wide))
 

@@ -1,8 +1,8 @@
 """Streams and events: queues of work on a device, and moments in them that other queues can wait for.
 
 A GPU computes while the host runs ahead. Whatever depends on its results is therefore put into a queue (a stream)
-behind them, and the host waits for nothing. The implementation here is in host memory: what depends on the order of
-launches, waits and events can be tested without a GPU.
+behind them, and the host waits for nothing. There are two implementations: CUDA's in `cuda.py`, and one in host
+memory here, on which all that depends on the order of launches, waits and events is tested without a GPU.
 """
 
 import queue
@@ -10,6 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,11 +37,17 @@ class Event(ABC):
 
 
 class Streams(ABC):
-    """The stream on which the model computes, and one beside it for communication."""
+    """The stream on which the model computes, and one beside it for communication.
+
+    `ahead` says whether the thread that trains runs ahead of the model's stream: `wait` then returns at once, and
+    what it is given next may compute with whatever lies in memory if communication fails.
+    """
+
+    ahead: ClassVar[bool]
 
     @abstractmethod
     def mark(self, written: Tensor | None = None) -> Event:
-        """Record an event behind all that the model's stream has been given so far.
+        """Record an event behind all that the model's stream has been given so far; in `work`, behind what that does.
 
         Args:
             written: what is complete at that moment.
@@ -58,11 +65,15 @@ class Streams(ABC):
 
     @abstractmethod
     def wait(self, event: Event) -> None:
-        """Let the model's stream wait for an event: what it is given next runs after that."""
+        """Let the model's stream wait for an event: what it is given next runs after that.
+
+        Raises:
+            Exception: of the work before it, or with which waits were given up, where that is known by now.
+        """
 
     @abstractmethod
     def give_up(self, error: Exception) -> None:
-        """Let no wait on the host go on: what is awaited will not come."""
+        """Let no wait go on: what is awaited, and was not seen to be over, will not come."""
 
     @abstractmethod
     def close(self) -> None:
@@ -88,14 +99,15 @@ class HostEvent(Event):
         Raises:
             Exception: of the work before it, if that has failed.
         """
-        over = self._over.wait(timeout_s)
-        if over and self._error is not None:
-            raise self._error
-        return over
+        self._over.wait(timeout_s)
+        return self.is_over()
 
     def is_over(self) -> bool:
         """Whether the stream has got there."""
-        return self.wait(0)
+        over = self._over.is_set()
+        if over and self._error is not None:
+            raise self._error
+        return over
 
     def elapsed_s(self, later: Event) -> float:
         """Time to a later event (s)."""
@@ -108,7 +120,9 @@ class HostStreams(Streams):
 
     The model computes on the thread that trains, so its results are there when `mark` is called. To stand for a GPU,
     `mark` can hide them: what was written holds NaN until the event happens, later, on a thread of its own. Whoever
-    reads memory without waiting for its event then computes with NaN.
+    reads memory without waiting for its event then computes with NaN. `compute` puts work before later marks, as a
+    kernel is before them. `waits` counts the events that the model's stream has waited for: there a GPU waits, and
+    the thread that trains goes on.
 
     Args:
         late: called before an event of the model's stream happens, and before work of the communication stream
@@ -117,16 +131,20 @@ class HostStreams(Streams):
         timeout_s: of waits on the host.
     """
 
+    ahead = False
+
     def __init__(self, *, late: Work | None = None, hide: bool = False, timeout_s: float = 120.0) -> None:
         self._late = late
         self._hide = hide
         self._timeout_s = timeout_s
         self._given_up: Exception | None = None
+        self.waits = 0
+        self._computes = late is not None or hide  # so events of the model's stream happen later
         self._compute, self._communication = _Queue("compute"), _Queue("communication")
 
     def mark(self, written: Tensor | None = None) -> Event:
         """Record an event on the model's stream."""
-        if self._late is None and not self._hide:
+        if not self._computes or self._communication.is_current:
             event = HostEvent()
             event.happen()
             return event
@@ -140,6 +158,11 @@ class HostStreams(Streams):
             written.copy_(value)
 
         return self._compute.put(appear, ())
+
+    def compute(self, work: Work) -> None:
+        """Put work into the queue of the model's stream; it stands for a kernel."""
+        self._computes = True
+        self._compute.put(work, ())
 
     def enqueue(self, work: Work, after: Iterable[Event], used: Iterable[Tensor] = ()) -> Event:
         """Put work into the queue of the communication thread."""
@@ -158,6 +181,9 @@ class HostStreams(Streams):
             Exception: of the work before it, if that has failed.
         """
         assert isinstance(event, HostEvent)
+        if event.is_over():
+            return
+        self.waits += 1
         until = time.monotonic() + self._timeout_s
         while not event.wait(POLL_S):
             if self._given_up is not None:
@@ -184,7 +210,13 @@ class _Queue:
 
     def __init__(self, name: str) -> None:
         self._items: queue.SimpleQueue[tuple[Work, list[HostEvent], HostEvent] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=f"autobyte-{name}", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=f"autobyte-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its work is what calls."""
+        return threading.current_thread() is self._thread
 
     def put(self, work: Work, after: Iterable[Event]) -> HostEvent:
         event = HostEvent()

@@ -81,6 +81,13 @@ class Control:
         self._run(self._backend.allgather([rows], [numbers]), "gather numbers")
         return torch.stack(rows)
 
+    def gather_later(self, numbers: torch.Tensor) -> "Tally":
+        """Begin to gather everybody's numbers, without waiting; shape [size, *]."""
+        rows = numbers.new_empty((self.size, *numbers.shape))
+        self.rollcall.issued += 1
+        work = self._backend.allgather([list(rows.unbind())], [numbers])
+        return Tally(rows, work.get_future(), lambda: self._run(work, "gather numbers"))
+
     def share(self, data: Any, *, source: int = 0) -> Any:
         """What one rank has, on every rank; plain JSON."""
         text = bytearray(json.dumps(data).encode()) if self.rank == source else bytearray()
@@ -168,7 +175,7 @@ class Control:
         options = dist.AllreduceOptions()
         self.rollcall.issued += 1
         work = self._backend.allreduce([counts], options)
-        return Tally(counts, lambda: self._run(work, "count missing gradients"))
+        return Tally(counts, work.get_future(), lambda: self._run(work, "count missing gradients"))
 
     def close(self, *, idle: bool) -> None:
         """Let go of the backend.
@@ -224,16 +231,32 @@ def _digest(value: str) -> torch.Tensor:
 
 
 class Tally:
-    """Counts that are under way."""
+    """Numbers of all ranks that are under way: counts, say.
 
-    def __init__(self, counts: torch.Tensor, wait: Callable[[], None]) -> None:
-        self._counts = counts
+    Args:
+        numbers: where they will be.
+        future: of the call that brings them.
+        wait: waits for it, and says what has gone wrong.
+    """
+
+    def __init__(self, numbers: torch.Tensor, future: torch.futures.Future[Any], wait: Callable[[], None]) -> None:
+        self._numbers = numbers
+        self._future = future
         self._wait = wait
 
     def wait(self) -> torch.Tensor:
-        """On how many ranks each flag was set."""
-        self._wait()
-        return self._counts
+        """The numbers; nobody waits if they are there."""
+        if not self.there:
+            self._wait()
+        return self._numbers
+
+    @property
+    def there(self) -> bool:
+        """Whether they are there; False if they never will be."""
+        try:
+            return self._future.done() and self._future.value() is not None
+        except RuntimeError:  # it has failed
+            return False
 
 
 def first_line(error: BaseException) -> str:

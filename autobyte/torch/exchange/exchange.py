@@ -8,17 +8,27 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.profiler import record_function
 from torch.nn.parallel import DistributedDataParallel
 
 from autobyte.errors import InputError
 from autobyte.internals import is_shared
 from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally, first_line
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.norms import all_clip, norm_of_all
 from autobyte.torch.exchange.session import Session
+from autobyte.torch.exchange.waits import Waits
+from autobyte.torch.model.marks import marks_of
+
+WAIT = "autobyte: wait for averages"  # in a profiler's trace
+
+#: Steps whose counts are still out when a step is closed. Where averages wait on a device, the thread that trains
+#: runs ahead of other ranks' threads, and must not wait for theirs.
+OUT, OUT_ON_STREAMS = 1, 3
 
 
 class Listener:
@@ -36,7 +46,7 @@ class Listener:
         """A backward pass has completed a gradient, and nothing has been done with it yet."""
 
     def gradient(self, name: str) -> None:
-        """A gradient is complete and, if it comes from a GPU, in host memory."""
+        """A gradient is complete; where a device computes, it has been given all that the gradient needs."""
 
     def leaves(self, name: str, gradient: Tensor) -> None:
         """A gradient, or zeros for one that is missing, is about to travel."""
@@ -89,7 +99,10 @@ class Exchange:
         self._control = control
         self._accumulation = accumulation
         self._frozen = frozen or {}
+        self.marks = marks_of(buffers.streams)
+        self._waits = Waits(self.marks)
         self._devices = {name: parameter.device for name, parameter in parameters.items()}
+        self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
@@ -100,6 +113,8 @@ class Exchange:
         self._ahead = False  # the step was closed ahead of `step()`, and nothing has followed
         self.norm_kind: float | None = None  # p of the norm by which gradients are clipped, from the next step on
         self._tally: Tally | None = None
+        self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `announced` has what was said
+        self._untaken: deque[Tally] = deque()  # of steps of which it is not known yet whether all ranks took them
         self._tallies: deque[Tally] = deque()  # of steps whose announcements have not been looked at yet
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
         self._hooks = [
@@ -148,12 +163,13 @@ class Exchange:
             else:
                 self._missing[name] = torch.zeros_like(parameter)
                 self._put(name, self._missing[name])
-        if self._tally is not None:
-            self._check_taken(self._counts(self._tally))
+        if len(self._untaken) == self.out:
+            self._check_taken(self._counts(self._untaken.popleft()))
         left_out = given_up or not (progress.taken or joined)
         announces = self._listener.announces()
         flags = StepFlags(had, left_out=left_out, joined=joined, announces=bool(announces), clips=clips)
         self._tally = self._control.tally(flags.pack())
+        self._untaken.append(self._tally)
         if announces is not None:
             self._tallies.append(self._tally)
         self._mirrors.then(self._session.end)
@@ -225,9 +241,9 @@ class Exchange:
     def announced(self) -> bool:
         """Whether any rank announced something in a step before the last, not yet looked at. All ranks get the same.
 
-        Nobody waits: `close` has waited for the counts of the step before.
+        Nobody waits: `close` has had the counts of these steps.
         """
-        earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - 1)]
+        earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - self.out)]
         return any(self._counts(tally).announcing for tally in earlier)
 
     def forget(self) -> None:
@@ -238,6 +254,16 @@ class Exchange:
     def whole(self) -> bool:
         """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
         return self._session.whole and not self._missing and self._buffers.arrived(range(len(self.parameters)))
+
+    @property
+    def ahead(self) -> bool:
+        """Whether updates are given to a device that waits for averages, while nobody knows yet if they will come."""
+        return self._buffers.streams is not None and self._buffers.streams.ahead
+
+    @property
+    def ahead_of_ranks(self) -> bool:
+        """Whether the thread that trains must wait for no other rank's, because a device does."""
+        return self._buffers.streams is not None
 
     @property
     def failed(self) -> bool:
@@ -254,18 +280,18 @@ class Exchange:
         """
         self._session.check()
         self._tally = None
+        self._untaken.clear()
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
-        places = [self._index[name] for name in names]
-        return self._session.arrived(places) and self._buffers.arrived(places)
+        return self._have_arrived([self._index[name] for name in names])
 
     def wait(self, names: Iterable[str] | None = None) -> None:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
         chosen = self.parameters if names is None else list(names)
         places = [self._index[name] for name in chosen]
-        self._session.wait(places)
-        self._follow(places)
+        if not self._have_arrived(places):
+            self._wait(places)
         self._mirrors.bring(chosen)
         for name in chosen:
             zeros = self._missing.get(name)
@@ -275,14 +301,30 @@ class Exchange:
                 self.parameters[name].grad = zeros.detach()  # another rank had one
             del self._missing[name]
 
-    def _follow(self, places: list[int]) -> None:
-        """Let the model's stream wait for averages."""
-        for place in places:
-            try:
-                self._buffers.follow(place)
-            except Exception as error:  # of streams in host memory, where this waits: whatever the network did
-                self._session.fail_tensor(place, error)
-                self._session.check()
+    def _have_arrived(self, places: list[int]) -> bool:
+        return self._session.arrived(places) and self._buffers.arrived(places)
+
+    def _wait(self, places: list[int]) -> None:
+        """Let this thread wait for averages, or the model's stream."""
+        entered = self._waits.enter()
+        with record_function(WAIT):
+            self._session.wait(places)
+            awaited = {event: None for place in places if (event := self._follow(place)) is not None}
+        self._waits.leave(entered, list(awaited))
+
+    def _follow(self, place: int) -> Event | None:
+        """Let the model's stream wait for an average."""
+        try:
+            return self._buffers.follow(place)
+        except Exception as error:  # of streams in host memory, where this waits: whatever the network did
+            self._session.fail_tensor(place, error)
+            self._session.check()
+            raise
+
+    @property
+    def exposed_s(self) -> float:
+        """For how long the model's computing has stood still for averages, in all steps as far as is known (s)."""
+        return self._waits.total_s
 
     def left(self) -> None:
         """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
@@ -305,18 +347,16 @@ class Exchange:
         settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
         self._tally = None  # it keeps the backend that counted, and that its threads and sockets
+        self._untaken.clear()
         self._tallies.clear()
         return settled and not self.progress.open
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
-        mirrored = name in self._mirrors  # a GPU has yet to compute it
-
         def complete(parameter: nn.Parameter) -> None:
             with self._completing:
                 self._listener.backward()
                 self.progress.outdate()
-                if not mirrored:
-                    self._listener.gradient(name)
+                self._listener.gradient(name)
                 if not self._muted:
                     self._pass(name, parameter)
 
@@ -344,7 +384,13 @@ class Exchange:
     def _begin(self, *, joined: bool = False) -> None:
         if self._ahead:
             raise InputError("a backward pass follows on clip_grad_…(): call step() before it, or zero_grad()")
+        if self._on_gpu and torch.cuda.is_current_stream_capturing():
+            raise InputError(
+                "gradients cannot travel from a CUDA graph, whose replays call no hooks: call backward() and step() "
+                "outside of torch.cuda.graph()"
+            )
         joining = joined or self._listener.begins()
+        self._waits.read()
         self.left()
         before = self._session.plan
         self._session.begin(self.plan)
@@ -369,11 +415,7 @@ class Exchange:
             self._session.ready(index)
             return
 
-        def left() -> None:
-            self._listener.gradient(name)
-            self._session.ready(index)
-
-        self._mirrors.then(left)
+        self._mirrors.then(lambda: self._session.ready(index))
 
     def missing(self, name: str) -> Tensor | None:
         """The zeros that travel for a gradient which this rank does not have."""
@@ -408,12 +450,13 @@ class Exchange:
         try:
             return StepCounts(tally.wait())
         except CommunicationError as error:
+            self._session.check()  # what has failed before is why
             located = self._session.located(error)
             self._session.fail(located, names_silent=True)
             raise located from error
 
     def _check_taken(self, counts: StepCounts) -> None:
-        all_clip(counts, self._control, self.steps - 1)
+        all_clip(counts, self._control, self.steps - 1 - len(self._untaken))
         skipped = counts.left_out
         if 0 < skipped < self._control.size - counts.joined:
             raise CommunicationError(

@@ -39,7 +39,7 @@ class Lookout:
             try:
                 block = self._engine.late()
             except Exception as error:  # whatever the network did
-                self._fail(self._engine.under_way[0][0], error)
+                self._fail(self._engine.unfinished()[0], error)
                 return
             if block is None or block is not late:
                 late, since_s = block, time.monotonic()

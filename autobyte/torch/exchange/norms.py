@@ -19,7 +19,7 @@ def all_clip(counts: StepCounts, control: Control, step: int) -> bool:
     if 0 < clipping < training:
         raise CommunicationError(
             f"rank {control.global_rank}, step {step}: {clipping} of {training} ranks called clip_grad_norm_(), the "
-            "others did not: their parameters would differ; call it on every rank or on none"
+            "others did not, or called synchronize() before it; call it on every rank, or on none"
         )
     return clipping > 0
 

@@ -62,7 +62,7 @@ class Session:
             reduced=self._on_reduced,
             rank=rank,
         )
-        progress.follow(self.runner)
+        progress.follow(self)
 
     def begin(self, plan: Plan) -> None:
         """Begin a step under a plan, when everything of the step before has arrived."""
@@ -71,6 +71,8 @@ class Session:
         if not self.runner.at_boundary:
             raise self._failure("a new step begins before the last one was ended")
         if plan is not self.plan:
+            self._finish()
+            self.check()
             self.plan = plan
             self.runner.configure(plan)
         self._arrived = [False] * len(plan.job.gradients)
@@ -94,6 +96,13 @@ class Session:
     def failed(self) -> bool:
         """Whether something has gone wrong: tensors that are not in place never will be."""
         return self._error is not None
+
+    @property
+    def step(self) -> int:
+        """The step whose blocks are under way, those among them that only a device still works on."""
+        pending = len(self._engine.unfinished())
+        rows = self.runner.latest[-pending:] if pending else []
+        return rows[0].step if rows else self.runner.step
 
     def arrived(self, tensors: Iterable[int]) -> bool:
         """Whether tensors are in place, whatever has gone wrong since."""
@@ -204,26 +213,44 @@ class Session:
 
     def located(self, why: object) -> CommunicationError:
         """A failure beside the gradients, with the tensor that is being waited for."""
-        late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
+        late = self._late()
         what = f"tensor '{self._name(late[0])}' has not arrived" if late else "all tensors have arrived"
         return self._failure(f"{what}; {why}")
 
     def _state(self) -> str:
         """What has been under way, for whoever looks into a failure."""
-        names, here = self.plan.job.gradients.names, set(self.runner.missing)
-        late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
+        names, missing, enqueued = self.plan.job.gradients.names, set(self.runner.missing), self._enqueued()
+        late, flying = self._late(), len(self.runner.under_way) + len(self._engine.unfinished())
         blocks = format_blocks(self.runner.latest, time.perf_counter())
-        tensors = format_tensors([names[tensor] for tensor in late], here=[tensor not in here for tensor in late])
+        here = [tensor in enqueued or tensor not in missing for tensor in late]
+        tensors = format_tensors([names[tensor] for tensor in late], here=here)
         return (
-            f"last blocks of {len(self.plan.tiling)} in the plan, {len(self.runner.under_way)} of them under way; "
+            f"last blocks of {len(self.plan.tiling)} in the plan, {flying} of them under way; "
             f"times are milliseconds, and 0 is the failure:\n{blocks}\n\n"
             f"tensors that have not arrived: {len(late)} of {len(names)}\n{tensors}"
         )
 
     def _waits(self) -> str:
-        late = [tensor for tensor, arrived in enumerate(self._arrived) if not arrived]
+        late = self._late()
         what = f"tensor '{self._name(late[0])}' has not arrived" if late else "a step has not ended"
-        return f"rank {self._rank}, step {self.runner.step}: {what}"
+        return f"rank {self._rank}, step {self.step}: {what}"
+
+    def _late(self) -> list[int]:
+        """Tensors that have not arrived, those among them that only a device still waits for."""
+        enqueued = self._enqueued()
+        return [tensor for tensor, arrived in enumerate(self._arrived) if not arrived or tensor in enqueued]
+
+    def _enqueued(self) -> set[int]:
+        """Tensors that only a device still waits for."""
+        return {segment.tensor for block in self._engine.unfinished() for segment in block.segments}
+
+    def _finish(self) -> None:
+        """Wait until no block is under way, on a device either: before plans change, and at the end."""
+        deadline = time.monotonic() + self.timeout_s
+        while self._error is None and time.monotonic() < deadline:
+            if self.runner.at_boundary and not self._engine.unfinished():
+                return
+            time.sleep(0.01)
 
     def close(self, *, ended: bool) -> bool:
         """Wait for what other ranks still need of a step that was ended, and let go of the engine.
@@ -234,11 +261,11 @@ class Session:
         Returns:
             whether nothing is under way.
         """
-        deadline = time.monotonic() + self.timeout_s
-        while ended and not self.runner.at_boundary and self._error is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        if ended:
+            self._finish()
+        over = self.runner.at_boundary and not self._engine.unfinished()
         self._engine.close()
-        return self.runner.at_boundary and self._error is None
+        return over and self._error is None
 
     def _on_arrived(self, tensor: int) -> None:
         with self._changed:
@@ -258,8 +285,8 @@ class Session:
         self.fail(self.located(message))
 
     def _failure(self, what: str) -> CommunicationError:
-        flying = self.runner.under_way
-        where = f"rank {self._rank}, step {self.runner.step}"
+        flying = self.runner.under_way + [block.index for block in self._engine.unfinished()]
+        where = f"rank {self._rank}, step {self.step}"
         return CommunicationError(f"{where}: {what} ({len(flying)} blocks under way: {flying[:5]})")
 
     def _name(self, tensor: int) -> str:

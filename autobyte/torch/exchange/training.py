@@ -6,11 +6,10 @@ import itertools
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,20 +21,19 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
-from autobyte.internals import own_gloo, restart_fails
+from autobyte.internals import restart_fails
 from autobyte.job import Cluster, Job
 from autobyte.scheduler.engines.allreduce import AllReduce
-from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.halves import Halves
-from autobyte.scheduler.engines.leader import Led
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
-from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.scheduler.plan import Plan
+from autobyte.torch.arguments import AUTO
 from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics
+from autobyte.torch.exchange.engines import STREAMS, connector, led, resolve
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.lookout import Lookout
 from autobyte.torch.exchange.mirrors import Mirrors
@@ -107,7 +105,7 @@ class Training:
         optimizer: its parameters that need gradients are the ones that travel.
         model: holds them.
         config: policy, partition, credit.
-        engine: `allreduce` or `ps`.
+        engine: as `DistributedOptimizer` has it; `self.engine` is what `auto` stands for here.
         wire_dtype: what gradients travel as; None as they are.
         accumulation: backward passes per step.
         group: the ranks; None is all.
@@ -136,13 +134,7 @@ class Training:
         average: bool = True,
         diagnostics: Path | str | bool | None = None,
     ) -> None:
-        connector(engine)  # known?
-        if wire_dtype is not None and wire_dtype not in WIRE:
-            raise unknown("wire dtype", wire_dtype, WIRE)
-        if accumulation < 1:
-            raise InputError(f"accumulation must be at least 1, got {accumulation}")
-        if order not in ORDERS:
-            raise unknown("order", order, ORDERS)
+        _check_options(engine, wire_dtype=wire_dtype, accumulation=accumulation, order=order)
         self.order = order
         self._timeout = timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
@@ -168,7 +160,8 @@ class Training:
             step=lambda: self.progress.travelling,
             diagnostics=known,
         )
-        parameters = self._trained(optimizer, model)
+        parameters = self._trained(optimizer, model, group)
+        engine = self.engine
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
         self._agree("settings", f"{settings}; {VARIABLE} {mark()}")
         broadcast_state(model, self.control)
@@ -199,7 +192,7 @@ class Training:
         transport = self._engine = connector(engine)(self, timeout)
         self._prepare(plan)
         if order == LEADER:
-            transport = _led(self, transport, timeout)
+            transport = led(self, transport, timeout)
         rank, rollcall = self.control.global_rank, self.control.rollcall
         self.session = Session(
             plan,
@@ -210,7 +203,7 @@ class Training:
             rollcall=rollcall,
             diagnostics=known,
         )
-        self._lookout = Lookout(self.session, transport) if isinstance(transport, Ordered) else None
+        self._lookout = self._look_out()
         self.exchange = Exchange(
             parameters,
             self.session,
@@ -273,8 +266,8 @@ class Training:
             whether another plan is used from now on.
         """
         self.exchange.norm_kind = kind
-        if self.job.clips:
-            return False
+        if self.job.clips or not isinstance(self._engine, AllReduce | Ordered | ParameterServer):
+            return False  # what another package's engine can move is not known
         self.replan(replace(self.job, clips=True), self.config, None)
         return self.job.clips
 
@@ -375,6 +368,28 @@ class Training:
             + (f", servers {self.servers}" if self.engine == "ps" else "")
         )
 
+    def _resolved(self, parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup | None) -> str:
+        """What the engine's name stands for.
+
+        Raises:
+            InputError: it cannot be used here.
+        """
+        if self.order != LEADER:
+            return resolve(self.engine, parameters, group)
+        if self.engine == "nccl":
+            raise InputError(
+                f"order='{LEADER}' needs an engine whose blocks end on the host: leave it out with 'nccl'"
+            )
+        return "allreduce" if self.engine == AUTO else self.engine
+
+    def _look_out(self) -> Lookout | None:
+        """What looks after blocks that only a device knows to be over."""
+        engine = self._engine
+        if not isinstance(engine, Ordered):
+            return None
+        engine.names = lambda: self.session.plan.job.gradients.names
+        return Lookout(self.session, engine)
+
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
 
@@ -386,10 +401,13 @@ class Training:
             self.control.rollcall.alarm(str(error), patience_s=LONG_S)
             raise
 
-    def _trained(self, optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
+    def _trained(
+        self, optimizer: Optimizer, model: nn.Module, group: dist.ProcessGroup | None
+    ) -> dict[str, nn.Parameter]:
         """What travels, the same on all ranks; one that refuses its model tells the others, who would wait for it."""
         try:
             parameters = travelling(optimizer, model)
+            self.engine = self._resolved(parameters, group)
         except InputError as error:
             with suppress(CommunicationError):
                 self._agree("a model", f"none that can be trained: {error}")
@@ -399,6 +417,22 @@ class Training:
         laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
         self._agree("a model", laid)  # gradients travel in the order of memory
         return parameters
+
+
+def _check_options(engine: str, *, wire_dtype: str | None, accumulation: int, order: str) -> None:
+    """Look at what can be wrong without a model.
+
+    Raises:
+        InputError: one of them is unknown, or none.
+    """
+    if engine != AUTO:
+        connector(engine)
+    if wire_dtype is not None and wire_dtype not in WIRE:
+        raise unknown("wire dtype", wire_dtype, WIRE)
+    if accumulation < 1:
+        raise InputError(f"accumulation must be at least 1, got {accumulation}")
+    if order not in ORDERS:
+        raise unknown("order", order, ORDERS)
 
 
 #: Wrappers that do with gradients what is done here, or cut them into shards that are no rank's whole.
@@ -448,66 +482,3 @@ def broadcast_state(model: nn.Module, control: Control, *, buffers_only: bool = 
         control.send(parameter, what=f"parameter '{name}'")
     for name, buffer in model.named_buffers():
         control.send(buffer, what=f"buffer '{name}'")
-
-
-def _all_reduce(training: Training, timeout: timedelta) -> Engine:
-    def make() -> Any:
-        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
-
-    return AllReduce(training.buffers, training.control.meet(make))
-
-
-def _servers(training: Training, timeout: timedelta) -> Engine:
-    rank, workers, servers = training.control.global_rank, training.ranks, training.servers
-    return ParameterServer(
-        training.buffers,
-        rank=rank,
-        workers=workers,
-        servers=servers,
-        connect=lambda: connect(
-            training.name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=training.largest
-        ),
-    )
-
-
-def _led(training: Training, engine: Engine, timeout: timedelta) -> Engine:
-    ranks, name = training.ranks, f"{training.name}/order"
-    rank = training.control.global_rank
-    connections = connect(name, rank=rank, workers=ranks, servers=ranks[:1], timeout=timeout, largest=0)
-    return Led(engine, list(connections.values()), leads=training.rank == 0)
-
-
-def _ordered(training: Training, timeout: timedelta) -> Engine:
-    def make() -> Any:
-        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
-
-    return Ordered(training.buffers, training.control.meet(make))
-
-
-Connect = Callable[[Training, timedelta], Engine]
-
-ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers, "ordered": _ordered}
-GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
-
-#: Engines that are ordered on a device, and its streams.
-STREAMS: dict[str, Callable[[dict[str, nn.Parameter], timedelta], Streams]] = {
-    "ordered": lambda _parameters, timeout: HostStreams(timeout_s=timeout.total_seconds())
-}
-
-
-def connector(engine: str) -> Connect:
-    """What connects an engine: of the table, or of another package.
-
-    Raises:
-        InputError: no such engine, or it cannot be loaded.
-    """
-    if engine in ENGINES:
-        return ENGINES[engine]
-    others = {point.name: point for point in entry_points(group=GROUP)}
-    if engine not in others:
-        raise unknown("engine", engine, [*ENGINES, *others])
-    try:
-        found: Connect = others[engine].load()
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"engine '{engine}' cannot be loaded from {others[engine].value}: {error}") from error
-    return found

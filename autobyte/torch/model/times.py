@@ -1,17 +1,19 @@
 """How long each layer computes while training goes on: marks in hooks that are there anyway, waits left out."""
 
-import time
+from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from autobyte.job import Floats
+from autobyte.torch.model.marks import HostMarks, Mark, Marks
 
-NEVER = -1.0  # a moment that was not seen
+NEVER = np.nan  # a moment that was not seen
+UNREAD = 4  # passes at most that a device may be behind, and still be timed
 
 
 class LayerTimes:
-    """Forward and backward time of every layer in the latest step.
+    """Forward and backward time of every layer, in one pass after the other.
 
     Forward, a layer's time runs from the end of its pre-hook, when its tensors had arrived and were updated, to the
     next layer's; the last one's to the end of the model. Backward, it runs from the moment when the gradients of the
@@ -19,57 +21,101 @@ class LayerTimes:
 
     Args:
         layers: how many.
-        device: that computes. A GPU is waited for at every mark while `exact`, and not timed otherwise.
+        marks: of the model's computing. Those that cost something are taken while `exact` alone.
     """
 
-    def __init__(self, layers: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, layers: int, marks: Marks | None = None) -> None:
         self._layers = layers
-        self._device = torch.device(device)
-        self.exact = True
-        self.begin()
+        self._marks = marks or HostMarks()
+        self._active = True
+        self._unread: deque[_Pass] = deque(maxlen=UNREAD)
+        self._pass = _Pass(layers)
+        self._gradients = [0] * layers  # that the latest pass had
+        self._usual = [1] * layers  # that the pass before had
 
     def be_exact(self, exact: bool) -> None:
-        """Whether a GPU is waited for from now on."""
-        self.exact = exact
+        """Whether to take marks from now on that cost something."""
+        self._active = exact or self._marks.free
 
     def begin(self) -> None:
         """The model is called."""
-        # lists: to read or write one element of an array takes several times as long
-        self._enter, self._leave, self._complete = ([NEVER] * self._layers for _ in range(3))
-        self._forward_over = NEVER
+        self._pass = _Pass(self._layers)
+        if any(self._gradients):
+            self._usual, self._gradients = self._gradients, [0] * self._layers
 
-    def now(self) -> float:
-        """The time (s), `NEVER` where it is not taken."""
-        if self._device.type == "cuda":
-            if not self.exact:
-                return NEVER
-            torch.cuda.current_stream(self._device).synchronize()
-        return time.perf_counter()
+    def enter(self, layer: int) -> bool:
+        """A layer's pre-hook begins; whether this is the layer's first call in a pass, the only one that counts."""
+        marked = self._pass
+        if not self._active or marked.enter[layer] is not None:
+            return False
+        marked.enter[layer] = marked.leave[layer] = self._marks.now()
+        return True
 
-    def called(self, layer: int, entered_s: float) -> None:
-        """A layer's pre-hook, entered then, is over; only a layer's first call in a pass counts."""
-        if self._enter[layer] == NEVER:
-            self._enter[layer], self._leave[layer] = entered_s, self.now()
+    def leave(self, layer: int) -> None:
+        """A pre-hook that has counted is over, and has taken an update."""
+        self._pass.leave[layer] = self._marks.now()
 
     def forward_over(self) -> None:
         """The model has returned."""
-        self._forward_over = self.now()
+        if self._active:
+            self._pass.forward_over = self._marks.now()
 
     def gradient(self, layer: int) -> None:
-        """A gradient of a layer is complete; the latest one counts."""
-        self._complete[layer] = time.perf_counter()
+        """A gradient of a layer is complete. The latest one counts; by the pass before, one can tell which it is."""
+        self._gradients[layer] += 1
+        if self._active and self._gradients[layer] >= self._usual[layer]:
+            self._pass.complete[layer] = self._marks.now()
 
     def seconds(self) -> tuple[Floats, Floats] | None:
-        """Forward and backward times (s), shapes [layers]; None if there was no whole pass."""
-        entered, left, completed = np.array([self._enter, self._leave, self._complete])
-        called, complete = entered != NEVER, completed != NEVER
-        if self._forward_over == NEVER or not called.any() or not complete.any():
+        """Forward and backward times (s) of the oldest pass not told yet, shapes [layers]; None if none is over."""
+        if self._pass.is_whole:
+            self._unread.append(self._pass)
+            self._pass = _Pass(self._layers)
+        try:
+            times = self._unread[0].read(self._marks) if self._unread else None
+        except Exception:  # what was computed before has failed: told to whoever waits for it
+            self._unread.clear()
             return None
-        forward, backward = np.zeros((2, self._layers))
+        if times is not None:
+            self._unread.popleft()
+        return times
+
+
+@dataclass
+class _Pass:
+    """The marks of one pass through so many layers, None where there is none."""
+
+    layers: int
+
+    def __post_init__(self) -> None:
+        # lists: to read or write one element of an array takes several times as long
+        self.enter: list[Mark]
+        self.leave: list[Mark]
+        self.complete: list[Mark]
+        self.enter, self.leave, self.complete = ([None] * self.layers for _ in range(3))
+        self.forward_over: Mark = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it went forward and back."""
+        seen = (any(mark is not None for mark in marks) for marks in (self.enter, self.complete))
+        return self.forward_over is not None and all(seen)
+
+    def read(self, marks: Marks) -> tuple[Floats, Floats] | None:
+        """Forward and backward times (s), shapes [layers]; None while a moment has not come."""
+        taken = [*self.enter, *self.leave, *self.complete, self.forward_over]
+        at_s = marks.seconds([mark for mark in taken if mark is not None])
+        if at_s is None:
+            return None
+        told = iter(at_s)
+        *rows, forward_over = [NEVER if mark is None else next(told) for mark in taken]
+        entered, left, completed = np.array(rows).reshape(3, self.layers)
+        called, complete = ~np.isnan(entered), ~np.isnan(completed)
+        forward, backward = np.zeros((2, self.layers))
         order = np.flatnonzero(called)
-        ends = np.append(entered[order][1:], self._forward_over)
+        ends = np.append(entered[order][1:], forward_over)
         forward[order] = np.maximum(0.0, ends - left[order])
         back = np.flatnonzero(complete)[::-1]
-        ends = np.maximum.accumulate(np.maximum(completed[back], self._forward_over))
-        backward[back] = np.diff(ends, prepend=self._forward_over)
+        ends = np.maximum.accumulate(np.maximum(completed[back], forward_over))
+        backward[back] = np.diff(ends, prepend=forward_over)
         return forward, backward

@@ -48,6 +48,10 @@ class Averages(Protocol):
         """Whether every average of the step has arrived; nobody waits."""
 
     @property
+    def ahead(self) -> bool:
+        """Whether updates are given to a device that waits for averages, while nobody knows yet if they will come."""
+
+    @property
     def failed(self) -> bool:
         """Whether averages that have not arrived never will."""
 
@@ -70,7 +74,8 @@ class Updates:
 
     A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update,
     which mostly is while it waits for one. If they never come, the layers that were updated are again what they were,
-    and no update is due.
+    and no update is due. Where a device waits for averages, and not the thread that trains, nothing is copied: a
+    step that cannot be whole is lost with the parameters.
 
     Args:
         optimizer: the user's.
@@ -176,11 +181,11 @@ class Updates:
         layer = self._layers[index]
 
         def called(_module: nn.Module, _arguments: object) -> None:
-            entered_s = times.now() if times is not None else 0.0
+            counts = times is not None and times.enter(index)
             if layer.due:
                 self._take(index)
-            if times is not None:
-                times.called(index, entered_s)
+                if counts and times is not None:
+                    times.leave(index)
 
         return called
 
@@ -231,7 +236,7 @@ class Updates:
                 for layer in layers:
                     layer.refuse()
                 if self._averages.failed and not self._averages.whole:
-                    self._undo()
+                    self._give_up()
                 raise
             self._due -= len(layers)
             if not self._due:
@@ -241,6 +246,8 @@ class Updates:
     @torch.no_grad()
     def _keep(self, layers: Sequence["_Layer"], *, left: int) -> None:
         """Copy layers that are about to be updated ahead of so many others."""
+        if self._averages.ahead:
+            return
         if self._averages.whole:
             self._former.forget()  # nothing can come between
         elif left:
@@ -249,15 +256,20 @@ class Updates:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _undo(self) -> None:
-        """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again."""
+    def _give_up(self) -> None:
+        """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again.
+
+        Not so where a device has updated layers from what lay in memory.
+        """
         for layer in self._layers:
             layer.give_up()
+        self._due = 0
+        if self._averages.ahead:
+            return
         with unrecorded():
             self._former.bring_back()
         for group, hyper in zip(self._optimizer.param_groups, self._hyper, strict=False):
             _put_back(group, hyper)
-        self._due = 0
         self._undone()
 
     @torch.inference_mode(False)

@@ -43,6 +43,7 @@ class Window:
         forward_s, backward_s: shape [ranks, layers] (s).
         totals: of the blocks that went over the wire, as `costs.totals` has them, shape [ranks, 4].
         sent: blocks with little in flight and all blocks, as `costs.sent` has them, shape [ranks, 2, 4]; or None.
+        exposed_s: of a step, for how long the model stood still for averages, shape [ranks] (s); or None.
     """
 
     config: Config
@@ -52,6 +53,7 @@ class Window:
     backward_s: Floats
     totals: Floats
     sent: Floats | None = None
+    exposed_s: Floats | None = None
 
     @classmethod
     def of(cls, config: Config, first: int, ranks: Sequence[RankWindow]) -> Self:
@@ -70,6 +72,7 @@ class Window:
             np.stack([each.backward_s for each in ranks]),
             np.stack([each.totals for each in ranks]),
             np.stack([each.sent for each in ranks]),
+            np.array([each.exposed_s for each in ranks]),
         )
 
     @property

@@ -51,7 +51,8 @@ class Fingerprint:
         model: name of its class.
         parameters: hash of names, shapes and dtypes.
         workers: ranks.
-        engine, wire_dtype, policy: as given to `DistributedOptimizer`.
+        engine: that gradients travel by; never `auto`, but what it stood for.
+        wire_dtype, policy: as given to `DistributedOptimizer`.
     """
 
     model: str

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ import torch
 from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.scheduler.policies import make_plan
+from autobyte.torch.exchange.control import Tally
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.times import LayerTimes
@@ -23,7 +25,24 @@ from autobyte.tuning import BRIEF, WARMUP, WINDOW
 log = logging.getLogger("autobyte")
 
 FIRST = 3  # steps before the first plan on measured times
-EXACT = 3  # steps at the end of a window in which a GPU is waited for at every layer
+EXACT = 3  # steps of a window in which a device's layers are timed; the step behind them reads the times
+
+
+class _Ended(NamedTuple):
+    """A window, and the measurements of all ranks in it, which are on their way.
+
+    Args:
+        rows: `RankWindow.pack` of every rank.
+        config: in force in it.
+        first, steps: its first step, and how many.
+        end: steps of the training when it ended.
+    """
+
+    rows: Tally
+    config: Config
+    first: int
+    steps: int
+    end: int
 
 
 class Online:
@@ -57,10 +76,12 @@ class Online:
         self._planned = False
         self._samples: deque[tuple[Floats, Floats]] = deque(maxlen=WINDOW)
         self._layer_s = np.zeros((2, len(layers)))
+        self._exposed_s = 0.0  # before this window
         self._steps: list[float] = []
         self._first = 0
         self._last_s = time.perf_counter()
         self._announced = False
+        self._ended: deque[_Ended] = deque()  # windows whose measurements are on their way
         self._brief = False  # the config in force is on trial, in a short window
         training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
 
@@ -69,8 +90,7 @@ class Online:
         now = time.perf_counter()
         self._steps.append(now - self._last_s)
         self._last_s = now
-        if self._times.exact:
-            self._training.exchange.left()  # after this, a GPU has finished the backward pass
+        self._hear()
         sample = self._times.seconds()
         if sample is not None:
             self._samples.append(sample)
@@ -79,7 +99,7 @@ class Online:
         elif len(self._steps) == (WINDOW if self._planned else FIRST):
             self._end_window()
         length = BRIEF if self._brief else WINDOW
-        self._times.be_exact(not self._planned or length - EXACT <= len(self._steps) < length)
+        self._times.be_exact(not self._planned or length - EXACT - 1 <= len(self._steps) < length - 1)
 
     def use(self, config: Config) -> None:
         """Switch now. Collective.
@@ -101,6 +121,7 @@ class Online:
         """Begin a window, and forget what rank 0 was thinking: another config is in force."""
         if self.adviser is not None:
             self.adviser.forget()
+        self._ended.clear()
         self.reset()
         self._last_s = time.perf_counter()
 
@@ -110,6 +131,7 @@ class Online:
         self._steps = []
         self._samples.clear()
         self._training.session.runner.passages.clear()
+        self._exposed_s = self._training.exchange.exposed_s
 
     def announces(self) -> bool:
         """Whether to announce something now: that there is an answer, or that this window may end. Only once."""
@@ -123,7 +145,7 @@ class Online:
         self._announced = False
         answer = self._share(self.adviser.take() if self.adviser is not None else None)
         if answer is None:
-            if len(self._steps) > WARMUP:  # else the announcement was about the window before
+            if len(self._steps) > max(WARMUP, self._training.exchange.out):  # else it was about the window before
                 self._end_window()
             return
         self._follow(answer)
@@ -147,20 +169,28 @@ class Online:
         self._brief = answer.brief
 
     def _end_window(self) -> None:
-        rows = self._training.control.gather(torch.from_numpy(self._measured().pack())).numpy()
-        if self.adviser is not None:
-            ranks = RankWindow.unpack(rows, steps=len(self._steps))
-            window = Window.of(self._training.config, self._first, ranks)
-            if self._callback is not None:
-                self._callback.tell(self._told(window, self.adviser))
-                self._last_s = time.perf_counter()  # the time of the callback counts to no step
-            self.adviser.consult(window)
+        training = self._training
+        rows = training.control.gather_later(torch.from_numpy(self._measured().pack()))
+        self._ended.append(_Ended(rows, training.config, self._first, len(self._steps), training.progress.steps))
         self._planned, self._brief = True, False
         self.reset()
+        self._hear(wait=not training.exchange.ahead_of_ranks)
 
-    def _told(self, window: Window, adviser: Adviser) -> WindowReport:
-        """The window for `on_window=`."""
-        end = self._training.progress.steps
+    def _hear(self, *, wait: bool = False) -> None:
+        """Consult about windows whose measurements have come from all ranks."""
+        while self._ended and (wait or len(self._ended) > 1 or self._ended[0].rows.there):
+            ended = self._ended.popleft()
+            rows = ended.rows.wait().numpy()
+            if self.adviser is None:
+                continue
+            window = Window.of(ended.config, ended.first, RankWindow.unpack(rows, steps=ended.steps))
+            if self._callback is not None:
+                self._callback.tell(self._told(window, ended.end, self.adviser))
+                self._last_s = time.perf_counter()  # the time of the callback counts to no step
+            self.adviser.consult(window)
+
+    def _told(self, window: Window, end: int, adviser: Adviser) -> WindowReport:
+        """The window for `on_window=`, which ended before a step."""
         best, best_s = adviser.fastest or (None, None)
         step_s = tuple(window.step_s.tolist())
         return WindowReport(end - len(step_s), end - 1, window.config, step_s, adviser.state, best, best_s)
@@ -172,4 +202,5 @@ class Online:
         passages = list(self._training.session.runner.passages)
         crowding = sent(passages, len(self._steps), self._training.exchange.plan.credit_bytes)
         forward_s, backward_s = self._layer_s
-        return RankWindow(np.array(self._steps), forward_s, backward_s, totals(passages), crowding)
+        exposed_s = (self._training.exchange.exposed_s - self._exposed_s) / len(self._steps)
+        return RankWindow(np.array(self._steps), forward_s, backward_s, totals(passages), crowding, exposed_s)

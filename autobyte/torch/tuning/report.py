@@ -23,7 +23,7 @@ class Report:
     Args:
         model: name of its class.
         workers: ranks.
-        engine: `allreduce` or `ps`.
+        engine: that gradients travel by.
         wire_dtype: what gradients travel as, None as they are.
         config: in force.
         default: what training began with.
@@ -36,6 +36,8 @@ class Report:
         failure: what went wrong in the tuner, if anything did.
         state: of the search, as `WindowReport` has it.
         least_s: the shortest median step of all windows (s), None likewise.
+        exposed_s: part of a step of the latest window in which the model of the rank that computes longest stood
+            still for averages (s), None likewise.
     """
 
     model: str
@@ -52,6 +54,7 @@ class Report:
     failure: str
     state: State = "settled"
     least_s: float | None = None
+    exposed_s: float | None = None
 
     @property
     def best(self) -> Config:
@@ -105,6 +108,7 @@ class Report:
             "tuner_cpu_s": self.cpu_s,
             "bound_s": self.bound_s,
             "link_bytes_per_s": self.link_bytes_per_s,
+            "exposed_s": self.exposed_s,
             "failure": self.failure,
         }
 
@@ -113,6 +117,8 @@ class Report:
         lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {searching}{self._label(self.best)}"]
         if self.link_bytes_per_s is not None:
             lines.append(f"links as blocks saw them {self.link_bytes_per_s * 8e-9:.3g} Gbit/s{self._bound()}")
+        if self.exposed_s is not None:
+            lines.append(f"in a step, the model waits {self.exposed_s * 1e3:.1f} ms for averages")
         if self.tuner is None:
             lines.append('nothing searches: pass policy="auto" or tuner="twin" if it should')
         elif not self.trials:
@@ -167,9 +173,10 @@ class Report:
 
 def report_on(training: Training, adviser: Adviser | None, *, tuner: str | None, default: Config) -> Report:
     """What rank 0 knows; other ranks know the config only."""
-    job, latest = None, adviser.latest if adviser is not None else None
+    job, exposed_s, latest = None, None, adviser.latest if adviser is not None else None
     if adviser is not None and latest is not None:
         job = adviser.measured_job(latest)
+        exposed_s = None if latest.exposed_s is None else float(latest.exposed_s[latest.slowest])
     return Report(
         model=training.job.model.name,
         workers=training.size,
@@ -185,4 +192,5 @@ def report_on(training: Training, adviser: Adviser | None, *, tuner: str | None,
         failure=adviser.failure if adviser is not None else "",
         state=adviser.state if adviser is not None else "fixed" if tuner is None else "starting",
         least_s=adviser.least_s if adviser is not None else None,
+        exposed_s=exposed_s,
     )

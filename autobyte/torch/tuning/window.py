@@ -9,7 +9,7 @@ from autobyte.job import Floats
 from autobyte.tuning import WINDOW
 
 _TOTALS, _SENT = (4,), (2, 4)  # shapes
-_BEHIND = 4 + 8  # numbers behind the layers' times
+_BEHIND = 4 + 8 + 1  # numbers behind the layers' times
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class RankWindow:
         forward_s, backward_s: of every layer, shape [layers] (s).
         totals: of the blocks that went over the wire, as `costs.totals` has them, shape [4].
         sent: what they tell of links that crowd, as `costs.sent` has it, shape [2, 4].
+        exposed_s: of a step, for how long the model's computing stood still for averages (s).
     """
 
     step_s: Floats
@@ -28,24 +29,26 @@ class RankWindow:
     backward_s: Floats
     totals: Floats
     sent: Floats
+    exposed_s: float
 
     def pack(self) -> Floats:
-        """The window as numbers, as many on all ranks, shape [WINDOW + 2 · layers + 12]."""
+        """The window as numbers, as many on all ranks, shape [WINDOW + 2 · layers + 13]."""
         steps = np.zeros(WINDOW)
         steps[: len(self.step_s)] = self.step_s
-        return np.concatenate([steps, self.forward_s, self.backward_s, self.totals, self.sent.ravel()])
+        behind = *self.totals, *self.sent.ravel(), self.exposed_s
+        return np.concatenate([steps, self.forward_s, self.backward_s, behind])
 
     @classmethod
     def unpack(cls, rows: Floats, *, steps: int) -> list[Self]:
         """The windows of all ranks.
 
         Args:
-            rows: as packed, shape [ranks, WINDOW + 2 · layers + 12].
+            rows: as packed, shape [ranks, WINDOW + 2 · layers + 13].
             steps: in the window, the same on all ranks.
         """
         layers = (rows.shape[1] - WINDOW - _BEHIND) // 2
-        ends = np.cumsum([WINDOW, layers, layers, *map(np.prod, (_TOTALS, _SENT))])[:-1]
+        ends = np.cumsum([WINDOW, layers, layers, *map(np.prod, (_TOTALS, _SENT))])
         return [
-            cls(step_s[:steps], forward_s, backward_s, totals, sent.reshape(_SENT))
-            for step_s, forward_s, backward_s, totals, sent in (np.split(row, ends) for row in rows)
+            cls(step_s[:steps], forward_s, backward_s, totals, sent.reshape(_SENT), float(exposed_s[0]))
+            for step_s, forward_s, backward_s, totals, sent, exposed_s in (np.split(row, ends) for row in rows)
         ]

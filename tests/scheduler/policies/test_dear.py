@@ -1,5 +1,7 @@
 """DeAR, and the halves of an all-reduce that it is made of."""
 
+from dataclasses import replace
+
 import pytest
 from jobs import make_job, segments, spelled
 
@@ -54,6 +56,33 @@ def test_two_layers_by_hand() -> None:
     assert run.done_s[1] == pytest.approx(scattered, rel=1e-12)
     assert run.done_s[2] == pytest.approx(front, rel=1e-12)
     assert run.mean_s == pytest.approx(max(front + 0.01, back) + 0.01, rel=1e-12)
+
+
+def test_clipping_halves_every_policy_that_crosses_the_step() -> None:
+    """Two layers by hand: forward begins when both scatters are over, gathers go as the forward pass needs them."""
+    rows = [(f"l{i}", [(f"w{i}", 250_000)], 0.01, 0.02) for i in range(2)]
+    job = Job(Model.build("two", rows, batch_size=1), RING, clips=True)
+    plan = make_plan(job, Config(MIB, 2 * MIB))
+    assert [(block.op, block.segments[0].tensor) for block in plan.tiling.blocks] == [
+        (SCATTER, 0), (SCATTER, 1), (GATHER, 0), (GATHER, 1),
+    ]  # fmt: skip
+    hold, way = half_s(1e6), (N - 1) * LATENCY
+    run = simulate(plan)
+    assert run.order.tolist() == [1, 3, 0, 2], "the second gather travels in the gap before the first gradient"
+    scattered = 0.04 + hold + way
+    assert run.done_s[0] == pytest.approx(scattered, rel=1e-12)
+    assert run.mean_s == pytest.approx(scattered + hold + way + 0.02, rel=1e-12), "the first layer waits for its own"
+    assert run.mean_s >= bound_s(job)
+
+
+def test_what_waits_for_everything_is_not_halved() -> None:
+    job = replace(make_job(10, 20), clips=True)
+    for policy in ("ddp", "wfbp", "fifo"):
+        plan = make_plan(job, Config(100, 100, policy))
+        assert plan.digest == make_plan(replace(job, clips=False), Config(100, 100, policy)).digest
+    assert make_plan(job, Config(100, 100, "dear")).awaited_scatters == 1
+    served = replace(job, cluster=Cluster(2, servers=2))
+    assert make_plan(served, Config(100, 100)).overlap is Overlap.BACKWARD
 
 
 def test_a_gather_waits_for_its_scatter_only() -> None:

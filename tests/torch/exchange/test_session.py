@@ -16,7 +16,7 @@ from faulty import STEPS, WHERE, at_once, by_ddp, fail, make_model, once, said, 
 from ranks import Ranks
 
 from autobyte.testing import Faults, FaultyEngine
-from autobyte.torch.exchange.training import ENGINES as ENGINES_OF_TRAINING
+from autobyte.torch.exchange.engines import ENGINES as ENGINES_OF_TRAINING
 
 
 def test_a_rank_that_is_killed_is_named_by_all_others() -> None:

@@ -1,7 +1,5 @@
 """Which parameters travel, and which cannot."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from ranks import on_ranks
@@ -17,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.errors import InputError
-from autobyte.torch.exchange.training import ENGINES, connector, travelling
+from autobyte.torch.exchange.training import travelling
 
 
 def test_every_trained_parameter_travels_once() -> None:
@@ -59,19 +57,3 @@ def _wrapped_otherwise(rank: int) -> None:
         with pytest.raises(InputError) as caught:
             ab.DistributedOptimizer(sgd(module), module)
         assert message in str(caught.value)
-
-
-def test_engines_of_other_packages_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "moves.py").write_text("def connect(training, timeout):\n    return training, timeout\n")
-    info = tmp_path / "moves-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moves\nVersion: 1.0\n")
-    points = ["mine = moves:connect", "ps = moves:connect", "gone = not_there:connect"]
-    (info / "entry_points.txt").write_text("\n".join(["[autobyte.engines]", *points]))
-    monkeypatch.syspath_prepend(tmp_path)
-    assert connector("mine").__module__ == "moves"
-    assert connector("ps") is ENGINES["ps"]  # theirs takes no name of ours
-    with pytest.raises(InputError, match=r"^engine 'gone' cannot be loaded from not_there:connect: "):
-        connector("gone")
-    with pytest.raises(InputError, match=r"^unknown engine 'minne'; did you mean 'mine'\? \(known: allreduce, gone,"):
-        connector("minne")

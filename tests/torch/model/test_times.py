@@ -1,11 +1,18 @@
 """Marks of a step become layer times; what waits for the network is left out."""
 
+import threading
 import time
 
+import numpy as np
 import pytest
 
-from autobyte.torch.model import times as module
-from autobyte.torch.model.times import LayerTimes
+from autobyte.scheduler.engines.streams import HostStreams
+from autobyte.torch.model import marks as module
+from autobyte.torch.model.marks import StreamMarks
+from autobyte.torch.model.times import UNREAD, LayerTimes
+
+FORWARD_S, BACKWARD_S = (0.02, 0.04), (0.03, 0.05)
+LATER_S = 0.01  # by which a sleep may be late
 
 
 @pytest.fixture
@@ -20,9 +27,10 @@ def forward(times: LayerTimes, clock: list[float], waits_s: float) -> None:
     """Two layers that take 1 and 2 s; each waits in its pre-hook before."""
     times.begin()
     for layer, seconds in enumerate((1.0, 2.0)):
-        entered_s = times.now()
+        counts = times.enter(layer)
         clock[0] += waits_s
-        times.called(layer, entered_s)
+        if counts and waits_s:
+            times.leave(layer)
         clock[0] += seconds
     times.forward_over()
 
@@ -47,7 +55,7 @@ def test_a_second_call_counts_to_the_layer_that_was_called_before(clock: list[fl
     times = LayerTimes(2)
     times.begin()
     for layer in (0, 1, 0):
-        times.called(layer, times.now())
+        times.enter(layer)
         clock[0] += 1.0
     times.forward_over()
     backward(times, clock)
@@ -75,7 +83,86 @@ def test_half_a_pass_has_no_times(clock: list[float]) -> None:
     assert times.seconds() is None  # the model has not returned
 
 
-def test_a_real_clock_is_read() -> None:
-    times = LayerTimes(1)
-    before = time.perf_counter()
-    assert before <= times.now() <= time.perf_counter()
+def give(streams: HostStreams, *watching: LayerTimes, waits_s: float = 0.0) -> None:
+    """Give a device a pass of two layers, and wait for nothing: every kernel takes its time there."""
+    for times in watching:
+        times.begin()
+    for layer, seconds in enumerate(FORWARD_S):
+        counts = [times for times in watching if times.enter(layer)]
+        if waits_s:
+            streams.compute(lambda: time.sleep(waits_s))
+            for times in counts:
+                times.leave(layer)
+        streams.compute(lambda seconds=seconds: time.sleep(seconds))
+    for times in watching:
+        times.forward_over()
+    for layer in (1, 0):
+        for _ in "wb":  # a weight and a bias
+            streams.compute(lambda seconds=BACKWARD_S[layer] / 2: time.sleep(seconds))
+            for times in watching:
+                times.gradient(layer)
+
+
+def test_a_device_tells_how_long_its_layers_took_and_the_hosts_clock_does_not() -> None:
+    streams = HostStreams()
+    on_device, on_host = LayerTimes(2, StreamMarks(streams.mark)), LayerTimes(2)
+    for waits_s in (0.0, 0.03):
+        began_s = time.perf_counter()
+        give(streams, on_device, on_host, waits_s=waits_s)
+        assert on_device.seconds() is None  # the device has hardly begun
+        by_host = on_host.seconds()
+        assert time.perf_counter() - began_s < sum(FORWARD_S) / 2
+        streams.wait(streams.mark())
+        by_device = on_device.seconds()
+        assert by_device is not None and by_host is not None
+        for told, right in zip(np.concatenate(by_device), [*FORWARD_S, *BACKWARD_S], strict=True):
+            assert right <= told < right + 2 * LATER_S
+        assert np.concatenate(by_host).max() < min(FORWARD_S) / 2
+    streams.close()
+
+
+def test_nobody_waits_for_a_device_that_stands_still_and_no_marks_pile_up() -> None:
+    gate, streams = threading.Event(), HostStreams()
+    times = LayerTimes(2, StreamMarks(streams.mark))
+    streams.compute(lambda: (gate.wait(60), None)[1])
+    for _ in range(1000):
+        times.begin()
+        times.enter(0)
+        times.forward_over()
+        times.gradient(0)
+        assert times.seconds() is None
+    assert len(times._unread) == UNREAD
+    gate.set()
+    streams.wait(streams.mark())
+    assert times.seconds() is not None
+    streams.close()
+
+
+def test_a_kernel_that_fails_is_told_to_nobody_here() -> None:
+    streams = HostStreams()
+    times = LayerTimes(1, StreamMarks(streams.mark))
+    times.begin()
+    times.enter(0)
+    streams.compute(lambda: (1 / 0, None)[1])
+    times.forward_over()
+    times.gradient(0)
+    streams.wait(streams.mark())
+    assert times.seconds() is not None  # it was no event that failed
+    streams.close()
+
+
+def test_marks_that_cost_something_are_taken_where_they_are_asked_for() -> None:
+    recorded = []
+
+    def mark() -> object:
+        recorded.append(streams.mark())
+        return recorded[-1]
+
+    streams = HostStreams()
+    times = LayerTimes(2, StreamMarks(mark))  # type: ignore[arg-type]
+    for exact, marks in ((True, 2 + 1 + 4), (True, 2 + 1 + 2), (False, 0), (True, 2 + 1 + 2)):
+        recorded.clear()
+        times.be_exact(exact)
+        give(streams, times)
+        assert len(recorded) == marks  # one a layer and pass, once the gradients of a layer are counted
+    streams.close()

@@ -35,7 +35,7 @@ class Averages:
     def __init__(self) -> None:
         self.there: set[str] = set()
         self.waited: list[str] = []
-        self.whole = self.failed = False
+        self.whole = self.failed = self.ahead = False
 
     def arrived(self, names: Iterable[str]) -> bool:
         return set(names) <= self.there
@@ -147,6 +147,18 @@ def test_layers_are_copied_only_as_long_as_averages_are_to_come() -> None:
     averages.there, averages.whole = {"0.weight", "1.weight", "2.weight"}, True
     model[1](torch.ones(1, 2))
     assert len(updates._former) == 0
+
+
+def test_where_a_device_waits_nothing_is_copied_and_a_step_that_cannot_be_whole_is_not_undone() -> None:
+    model, updates, averages, expected = stepped()
+    averages.there, averages.ahead = {"0.weight"}, True
+    model[0](torch.ones(1, 2))
+    assert len(updates._former) == 0
+    averages.failed = True
+    with pytest.raises(ConnectionError):
+        model[1](torch.ones(1, 2))
+    assert torch.equal(model[0].weight, expected[0])  # nobody has taken it back
+    updates.settle()  # nothing is due
 
 
 def assert_same_state(ours: dict[str, Any], theirs: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autobyte.testbed.launch import Launch, Seat
-from autobyte.torch.exchange.training import ENGINES, STREAMS
+from autobyte.torch.exchange.engines import ENGINES, STREAMS
 from autobyte.torch.profiling.probe import PROBED
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}

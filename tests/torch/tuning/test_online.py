@@ -2,19 +2,22 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
+from torch import Tensor, nn
 from tuned import CONFIGS, STEPS, Script, adam, beside_ddp, make_model, train
 
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Model
+from autobyte.scheduler.engines.streams import Event, HostStreams, Work
 from autobyte.torch.exchange import training as training_module
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.tuning.kept import Kept
@@ -253,3 +256,73 @@ def _hopeless(rank: int) -> None:
     assert report is not None
     assert report.failure == ""
     assert rank or CONFIGS[0] in report.trials
+
+
+FORWARD_S, BACKWARD_S, BLOCK_S = (4e-3, 8e-3, 6e-3), (6e-3, 12e-3, 9e-3), 20e-3
+LATE_S = 10e-3  # by which a sleep, or a block on its way, may be late
+
+
+class SlowBlocks(HostStreams):
+    """Each block takes so long at least."""
+
+    def enqueue(self, work: Work, after: Iterable[Event], used: Iterable[Tensor] = ()) -> Event:
+        return super().enqueue(lambda: (work(), time.sleep(BLOCK_S))[0], after, used)
+
+
+class Kernels(torch.autograd.Function):
+    """Two kernels of a layer, on the model's stream; the host goes on at once."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, streams: HostStreams, layer: int) -> Tensor:
+        context.streams, context.layer = streams, layer
+        streams.compute(lambda: time.sleep(FORWARD_S[layer]))
+        return rows.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        context.streams.compute(lambda: time.sleep(BACKWARD_S[context.layer]))
+        return *gradients, None, None
+
+
+class OnDevice(nn.Linear):
+    """A layer that takes its time on the model's stream."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return Kernels.apply(super().forward(rows), *self.device)
+
+
+def test_what_is_planned_with_is_what_the_device_takes() -> None:
+    """The host enqueues a step within a few milliseconds, and waits for averages only."""
+    on_ranks(_on_device, 2)
+
+
+def _on_device(rank: int) -> None:
+    training_module.STREAMS["ordered"] = lambda _parameters, timeout: SlowBlocks(timeout_s=timeout.total_seconds())
+    model = nn.Sequential(*(OnDevice(4, 4, bias=False) for _ in FORWARD_S))
+    optimizer = ab.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), model, engine="ordered", keep=None,
+        config=Config(64, 1 << 20, "wfbp"),
+    )  # fmt: skip
+    training = optimizer.training
+    assert training is not None
+    for layer, module in enumerate(model):
+        module.device = training.buffers.streams, layer
+    for _ in range(3 * WINDOW):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+    adviser = optimizer._mode._online.adviser
+    if adviser is not None:
+        adviser._thread.join(20)
+        told = adviser.latest
+        for of_rank in range(2):
+            times = zip([*told.forward_s[of_rank], *told.backward_s[of_rank]], [*FORWARD_S, *BACKWARD_S], strict=True)
+            assert all(right <= seen < right + LATE_S for seen, right in times), told
+            blocks, _, busy_s, _ = told.totals[of_rank]
+            assert BLOCK_S <= busy_s / blocks < BLOCK_S + LATE_S
+        report = optimizer.report()
+        assert report.link_bytes_per_s == pytest.approx(64 / BLOCK_S, rel=0.3)
+        exposed_s = BACKWARD_S[2] + 3 * BLOCK_S - sum(BACKWARD_S)
+        assert exposed_s <= report.exposed_s < exposed_s + 3 * LATE_S, report
+        assert f"the model waits {report.exposed_s * 1e3:.1f} ms for averages" in str(report)
+    optimizer.close()

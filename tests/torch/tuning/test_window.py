@@ -18,9 +18,8 @@ SECONDS = st.floats(0, 1e9) | st.just(float("nan"))
 def windows(draw: st.DrawFn) -> list[RankWindow]:
     """Of ranks that have taken as many steps, in a model of as many layers."""
     steps, layers = draw(st.integers(1, WINDOW)), draw(st.integers(1, 5))
-    one: Any = st.builds(
-        RankWindow, *(arrays(float, shape, elements=SECONDS) for shape in (steps, layers, layers, 4, (2, 4)))
-    )
+    rows = (arrays(float, shape, elements=SECONDS) for shape in (steps, layers, layers, 4, (2, 4)))
+    one: Any = st.builds(RankWindow, *rows, SECONDS)
     return draw(st.lists(one, min_size=1, max_size=4))
 
 
@@ -34,5 +33,7 @@ def test_a_window_comes_back_as_it_was_packed(ranks: list[RankWindow]) -> None:
 
 
 def test_rows_are_as_long_whatever_the_number_of_steps() -> None:
-    one, ten = (RankWindow(np.ones(steps), *np.ones((2, 3)), np.ones(4), np.ones((2, 4))) for steps in (1, WINDOW))
-    assert one.pack().shape == ten.pack().shape == (WINDOW + 6 + 12,)
+    one, ten = (
+        RankWindow(np.ones(steps), *np.ones((2, 3)), np.ones(4), np.ones((2, 4)), 1.0) for steps in (1, WINDOW)
+    )
+    assert one.pack().shape == ten.pack().shape == (WINDOW + 6 + 13,)

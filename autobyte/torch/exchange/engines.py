@@ -1,0 +1,160 @@
+"""What connects the engines: one function each, and the table of their names."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from autobyte.errors import InputError, unknown
+from autobyte.internals import cuda_backend, own_gloo, own_nccl
+from autobyte.scheduler.engines.allreduce import AllReduce
+from autobyte.scheduler.engines.base import Engine
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.cuda import CudaStreams
+from autobyte.scheduler.engines.leader import Led
+from autobyte.scheduler.engines.ordered import Ordered
+from autobyte.scheduler.engines.server import ParameterServer
+from autobyte.scheduler.engines.streams import HostStreams, Streams
+from autobyte.torch.arguments import AUTO
+from autobyte.torch.exchange.connect import connect
+from autobyte.torch.exchange.control import Control
+from autobyte.torch.exchange.deadline import Deadline
+
+
+class Connecting(Protocol):
+    """What an engine is told of the training that it connects."""
+
+    name: str
+    rank: int
+    size: int
+    ranks: list[int]
+    servers: list[int]
+    largest: int
+    buffers: Buffers
+    control: Control
+
+
+def _all_reduce(training: Connecting, timeout: timedelta) -> Engine:
+    def make() -> Any:
+        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
+
+    return AllReduce(training.buffers, training.control.meet(make))
+
+
+def _servers(training: Connecting, timeout: timedelta) -> Engine:
+    rank, workers, servers = training.control.global_rank, training.ranks, training.servers
+    return ParameterServer(
+        training.buffers,
+        rank=rank,
+        workers=workers,
+        servers=servers,
+        connect=lambda: connect(
+            training.name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=training.largest
+        ),
+    )
+
+
+def led(training: Connecting, engine: Engine, timeout: timedelta) -> Engine:
+    ranks, name = training.ranks, f"{training.name}/order"
+    rank = training.control.global_rank
+    connections = connect(name, rank=rank, workers=ranks, servers=ranks[:1], timeout=timeout, largest=0)
+    return Led(engine, list(connections.values()), leads=training.rank == 0)
+
+
+def _ordered(training: Connecting, timeout: timedelta) -> Engine:
+    def make() -> Any:
+        return own_gloo(f"{training.name}/blocks", rank=training.rank, size=training.size, timeout=timeout)
+
+    return Ordered(training.buffers, training.control.meet(make))
+
+
+def _nccl(training: Connecting, timeout: timedelta) -> Engine:
+    streams = training.buffers.streams
+    assert isinstance(streams, CudaStreams)
+    name, device, rank, size = f"{training.name}/nccl", streams.device, training.rank, training.size
+    backend = training.control.meet(lambda: own_nccl(name, device=device, rank=rank, size=size, timeout=timeout))
+
+    def part() -> None:
+        with suppress(TimeoutError):  # its ranks may be gone since
+            Deadline(timeout).run(backend.shutdown)
+
+    return Ordered(training.buffers, backend, abort=backend.abort, part=part)
+
+
+Connect = Callable[[Connecting, timedelta], Engine]
+
+ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers, "ordered": _ordered, "nccl": _nccl}
+GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
+
+#: Engines that are ordered on a device, and its streams.
+STREAMS: dict[str, Callable[[dict[str, nn.Parameter], timedelta], Streams]] = {
+    "ordered": lambda _parameters, timeout: HostStreams(timeout_s=timeout.total_seconds()),
+    "nccl": lambda parameters, _timeout: CudaStreams(next(iter(parameters.values())).device),
+}
+
+
+def resolve(engine: str, parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup | None) -> str:
+    """The engine that a name stands for: `auto` is `nccl` where that can be used, else `allreduce`.
+
+    Args:
+        engine: as the user named it.
+        parameters: whose gradients travel.
+        group: the ranks; None is the default group.
+
+    Raises:
+        InputError: `nccl` is asked for, and cannot be used.
+    """
+    if engine not in (AUTO, "nccl"):
+        return engine
+    why = not_nccl_because(parameters, group)
+    if engine == AUTO:
+        return "allreduce" if why else "nccl"
+    if why:
+        raise InputError(f"engine='nccl' cannot be used: {why}; engine='{AUTO}' takes what can be")
+    return engine
+
+
+def not_nccl_because(parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup | None) -> str:
+    """Why gradients cannot travel over NCCL; empty if they can."""
+    if not dist.is_nccl_available():
+        return f"PyTorch {torch.__version__} has no NCCL; install a build with CUDA"
+    if not torch.cuda.is_available():
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return "PyTorch sees no GPU" + ("" if hidden is None else f", and CUDA_VISIBLE_DEVICES is '{hidden}'")
+    first: dict[torch.device, str] = {}
+    for name, parameter in parameters.items():
+        first.setdefault(parameter.device, name)
+    for device, name in first.items():
+        if device.type != "cuda":
+            return f"parameter '{name}' is on {device}; move the model to a GPU before wrapping it"
+    if len(first) > 1:
+        places = " and ".join(f"'{name}' on {device}" for device, name in list(first.items())[:2])
+        return f"parameters are on {len(first)} GPUs ({places}), and a rank has one"
+    backend = cuda_backend(group)
+    if backend != "nccl":
+        return f"the group has {repr(backend) if backend else 'nothing'} for GPUs; call init_process_group('nccl')"
+    return ""
+
+
+def connector(engine: str) -> Connect:
+    """What connects an engine: of the table, or of another package.
+
+    Raises:
+        InputError: no such engine, or it cannot be loaded.
+    """
+    if engine in ENGINES:
+        return ENGINES[engine]
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    if engine not in others:
+        raise unknown("engine", engine, [AUTO, *ENGINES, *others])
+    try:
+        found: Connect = others[engine].load()
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"engine '{engine}' cannot be loaded from {others[engine].value}: {error}") from error
+    return found

@@ -1,0 +1,64 @@
+"""A wait counts for as long as computing stood still, whoever waits, and only once it is over."""
+
+import threading
+import time
+
+from autobyte.scheduler.engines.streams import HostEvent, HostStreams
+from autobyte.torch.exchange.waits import UNREAD, Waits
+from autobyte.torch.model.marks import HostMarks, marks_of
+
+LATER_S = 0.015  # by which a sleep may be late
+
+
+def test_a_thread_that_waits_is_timed_by_the_clock() -> None:
+    waits = Waits(HostMarks())
+    for _ in range(2):
+        entered = waits.enter()
+        time.sleep(0.02)
+        waits.leave(entered, [])
+    assert waits.total_s == 0.0
+    waits.read()
+    assert 0.04 <= waits.total_s < 0.04 + 2 * LATER_S
+
+
+def test_a_device_waits_from_where_it_gets_there_to_the_end_of_what_it_waits_for() -> None:
+    """A kernel of 30 ms and a block of 80 ms begin together; then a block that is over before the kernel is."""
+    streams = HostStreams()
+    waits = Waits(marks_of(streams))
+    for block_s, kernel_s in ((0.08, 0.03), (0.02, 0.06)):
+        blocks = [streams.enqueue(lambda seconds=seconds: time.sleep(seconds), []) for seconds in (0.0, block_s)]
+        streams.compute(lambda seconds=kernel_s: time.sleep(seconds))
+        waits.leave(waits.enter(), blocks)
+        waits.read()  # nobody waits
+        streams.wait(blocks[-1])
+        streams.wait(streams.mark())
+    waits.read()
+    assert 0.05 - LATER_S <= waits.total_s < 0.05 + LATER_S
+    streams.close()
+
+
+def test_a_device_that_stands_still_keeps_nobody_waiting_and_what_is_unread_is_bounded() -> None:
+    gate, streams = threading.Event(), HostStreams()
+    waits = Waits(marks_of(streams))
+    streams.compute(lambda: (gate.wait(60), None)[1])
+    for _ in range(1000):
+        for _ in range(10):
+            waits.leave(waits.enter(), [])
+        waits.read()
+    assert len(waits._unread) == UNREAD
+    assert waits.total_s == 0.0
+    gate.set()
+    streams.close()
+
+
+def test_what_fails_is_left_out() -> None:
+    failed = HostEvent()
+    failed.happen(ConnectionError("rank 1 is gone"))
+    streams = HostStreams()
+    waits = Waits(marks_of(streams))
+    waits.leave(waits.enter(), [failed])
+    waits.read()
+    waits.leave(waits.enter(), [])
+    waits.read()
+    assert 0.0 <= waits.total_s < LATER_S
+    streams.close()
