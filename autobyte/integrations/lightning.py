@@ -5,7 +5,7 @@ Importing this module makes the name `autobyte` known to `Trainer(strategy=…)`
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from autobyte.errors import InputError, needs
 from autobyte.integrations import fabric
 from autobyte.integrations.closures import CalledModule, ClosureFirst, bare
 from autobyte.integrations.versions import check_version
+from autobyte.torch import CommunicationError
 
 with needs("lightning", what="training with Lightning"):
     from lightning.pytorch import Callback, LightningModule
@@ -122,7 +123,8 @@ class AutoByteStrategy(DDPStrategy):
             if not isinstance(optimizer, ClosureFirst):
                 continue
             if self._failed:
-                optimizer.recover()
+                with suppress(CommunicationError, InputError):  # Lightning raises what failed first
+                    optimizer.recover()
             else:
                 optimizer.close()
         self._failed = False

@@ -126,8 +126,9 @@ def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
 
 
 def other_ways(rank: int) -> list[str]:
-    """Manual optimisation with two optimizers, clipping by value, bf16, hooks that look at gradients, LBFGS."""
+    """Manual optimisation with two optimizers, clipping by value, bf16, fp16, hooks that look at gradients, LBFGS."""
     import lightning  # noqa: PLC0415
+    from lightning.pytorch.plugins import MixedPrecision  # noqa: PLC0415
 
     from autobyte.integrations.lightning import AutoByteStrategy  # noqa: PLC0415
 
@@ -145,6 +146,7 @@ def other_ways(rank: int) -> list[str]:
         ({"manual": True}, manual, 2e-5),
         ({}, {"gradient_clip_algorithm": "value", "gradient_clip_val": 0.05, "max_epochs": 1}, 2e-5),
         ({}, {"precision": "bf16-mixed", "max_epochs": 1, "callbacks": looks}, 5e-3),
+        ({}, {"max_epochs": 1, "plugins": MixedPrecision}, 5e-3),  # with GradScaler
         ({"kind": torch.optim.LBFGS, "lr": 0.1, "max_iter": 3}, {**manual, "limit_train_batches": 3}, 1e-3),
     ):
         models = []
@@ -152,6 +154,8 @@ def other_ways(rank: int) -> list[str]:
             if settings.get("callbacks") is not None:
                 looks.append(Look())
                 settings = settings | {"callbacks": looks[-1]}  # noqa: PLW2901
+            if "plugins" in settings:
+                settings = settings | {"plugins": MixedPrecision("16-mixed", "cpu")}  # noqa: PLW2901
             models.append(module(**made))
             fit(models[-1], AutoByteStrategy() if strategy == "autobyte" else strategy, ranks=2, **settings)
         for one, other in zip(*map(copied, models), strict=True):
