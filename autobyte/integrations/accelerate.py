@@ -115,7 +115,8 @@ class AttachedAccelerator:
         """`Accelerator.prepare`, without DDP around models and with AutoByte around optimizers."""
         places: list[bool | None]
         places = [None] * len(objects) if device_placement is None else list(device_placement)
-        chosen = [self._model(o, place) if _is_new_model(o) else o for o, place in zip(objects, places, strict=True)]
+        pairs = zip(objects, places, strict=True)
+        chosen = [self._model(each, place) if isinstance(each, nn.Module) else each for each, place in pairs]
         for index, each in enumerate(chosen):
             if isinstance(each, AcceleratedOptimizer):
                 self._check_open(each)
@@ -164,8 +165,13 @@ class AttachedAccelerator:
         self._own["end_training"]()
 
     def _model(self, model: nn.Module, place: bool | None) -> nn.Module:
-        """Move a model to its device, cast and compile it as the accelerator is told to; leave out DDP."""
-        self._models.append(getattr(model, "_orig_mod", model))
+        """Move a model to its device, cast and compile it as the accelerator is told to; leave out DDP.
+
+        A model that was prepared for an evaluation stays as it is.
+        """
+        own = getattr(model, "_orig_mod", model)
+        if not any(own is known for known in self._models):
+            self._models.append(own)
         prepared: nn.Module = self._accelerator.prepare_model(model, device_placement=place, evaluation_mode=True)
         return prepared
 
@@ -230,10 +236,6 @@ class AttachedAccelerator:
         if text not in self._said and self._accelerator.is_main_process:
             self._said.add(text)
             log.info("%s", text)
-
-
-def _is_new_model(candidate: Any) -> bool:
-    return isinstance(candidate, nn.Module) and not getattr(candidate, "_is_accelerate_prepared", False)
 
 
 def _check(accelerator: Accelerator) -> None:

@@ -57,6 +57,7 @@ def trains_saves_and_goes_on(rank: int, folder: str) -> None:
     theirs = make(f"{folder}/theirs", autobyte=False, ddp_find_unused_parameters=False)
     theirs.train()
     ours = make(f"{folder}/ours", autobyte=True)
+    ours.evaluate(ours.train_dataset)  # prepares the model, and not the optimizer
     ours.train()
     assert ours.model_wrapped is ours.model
     assert_crosses(ours.optimizer.optimizer)
