@@ -22,7 +22,8 @@ def make(folder: str, *, autobyte: bool, callbacks: Any = (), **settings: Any) -
 
     class Scaled(Trainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-            return 4 * super().compute_loss(*args, **kwargs)
+            found = super().compute_loss(*args, **kwargs)
+            return (4 * found[0], *found[1:]) if isinstance(found, tuple) else 4 * found
 
     arguments = TrainingArguments(
         folder,
