@@ -126,6 +126,8 @@ def _consult(
             began_s = now_s
             tuner.work()
         except (Exception, SystemExit) as error:
+            if not threading.main_thread().is_alive():
+                return  # the process ends, and what the tuner needs may be gone
             what, name = "the tuner failed after %d windows (%s); the best config so far stays", type(tuner).__name__
             if isinstance(error, AutoByteError):
                 log.error(what + ": %s", number, name, error)

@@ -17,17 +17,20 @@ Four are read where they are used, because a function around them would do nothi
   `tests/scheduler/test_policies.py` uses it, to compare the policy `ddp` with them.
 """
 
+import gc
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import AllgatherOptions
+from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.optim import Optimizer
@@ -36,6 +39,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: whoever called is to speak first
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
+WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -145,12 +149,18 @@ def own_gloo(
         else [make.create_default_device()]
     )
     backend = make(PrefixStore(f"autobyte/{name}", store or default_store()), rank, size, options)
-    _of_gloo.update({fd: target for fd, target in _sockets().items() if before.get(fd) != target})
+    found = {fd: target for fd, target in _sockets().items() if before.get(fd) != target}
+    if len(found) > size * len(options._devices):  # one that listens and one for each peer: others are among them
+        for theirs in _of_python():
+            found.pop(theirs, None)
+    _of_gloo.update(found)
     return backend
 
 
 #: Sockets of gloo's, by descriptor. It does not hand them out, and a child that is forked must not hold them: a data
 #: loader's worker lives on for a while after its parent was killed, and the peers would take the parent for alive.
+#: They are those that appear while gloo connects. What other threads open meanwhile with Python's `socket` is told
+#: apart; what libraries open in C is not, and is closed in children, too.
 _of_gloo: dict[int, str] = {}
 
 
@@ -163,6 +173,28 @@ def _sockets() -> dict[int, str]:
                 if (target := os.readlink(f"/proc/self/fd/{fd}")).startswith("socket:"):  # noqa: PTH115
                     found[int(fd)] = target
     return found
+
+
+def hang_up(*, gloo: bool = False) -> None:
+    """Shut down the sockets to the default group's store, or gloo's: calls that wait there fail at once.
+
+    For the end of a process. Neither has a call that does it.
+    """
+    store: Any = _get_default_store() if dist.is_initialized() else None
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    port, there = getattr(store, "port", None), _sockets()
+    for fd, target in there.items():
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copied:
+            if copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                continue  # gloo aborts the process if it cannot accept
+            if _of_gloo.get(fd) == target if gloo else port is not None and copied.getpeername()[1] == port:
+                copied.shutdown(socket.SHUT_RDWR)
+
+
+def _of_python() -> set[int]:
+    """Descriptors of sockets that Python has an object for."""
+    return {each.fileno() for each in gc.get_objects() if issubclass(type(each), socket.socket)}
 
 
 def _close_in_child() -> None:
@@ -280,8 +312,23 @@ def is_compiled(module: nn.Module) -> bool:
 
     Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
     """
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod") or isinstance(module, torch.jit.ScriptModule)
+    if getattr(module, "_compiled_call_impl", None) is not None or isinstance(module, torch.jit.ScriptModule):
+        return True
+    return "_orig_mod" in module._modules  # hasattr would look for a parameter and a buffer of that name, too
+
+
+def has_compiled_part(model: nn.Module) -> bool:
+    """Whether a module of a model, or its `forward`, is compiled. Every step asks, and `modules()` takes its time."""
+    waiting, seen = [model], {model}
+    while waiting:
+        module = waiting.pop()
+        if is_compiled(module) or has_compiled_forward(module):
+            return True
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                waiting.append(child)
+    return False
 
 
 def has_compiled_forward(module: nn.Module) -> bool:
@@ -289,7 +336,8 @@ def has_compiled_forward(module: nn.Module) -> bool:
 
     Modules inside are then traced with their hooks.
     """
-    return hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+    forward = vars(module).get("forward")
+    return forward is not None and hasattr(forward, "_torchdynamo_orig_callable")
 
 
 def uncompiled(hook: Hook) -> Hook:
@@ -301,6 +349,34 @@ def uncompiled(hook: Hook) -> Hook:
     return hook if dynamo is None else dynamo.disable(hook)
 
 
+def untraced(method: Hook) -> Hook:
+    """A method that `torch.compile` runs as it is, and so all that it calls.
+
+    The public `torch.compiler.disable` would import the compiler with this module; this one does at the first call,
+    and by then an optimizer's construction has.
+    """
+    return cast(Hook, _disable_dynamo(method))
+
+
+def is_making_state() -> bool:
+    """Whether `torch.distributed.checkpoint` is calling `step` only to have an optimizer make its state.
+
+    It does so on every rank by itself, with gradients of zeros and learning rates of zero, and tells nobody. Between
+    it and the wrapper are a few frames of wrappers, of learning-rate schedulers for instance.
+    """
+    module = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    if module is None:
+        return False
+    frame = sys._getframe(1).f_back
+    for _ in range(WRAPPERS):
+        if frame is None or frame.f_code is module._init_optim_state.__code__:
+            break
+        frame = frame.f_back
+    else:
+        return False
+    return frame is not None
+
+
 def see_hooks() -> None:
     """Have `torch.compile` look for hooks: a graph made of a module without any would go on leaving them out.
 
@@ -310,3 +386,11 @@ def see_hooks() -> None:
     if dynamo is not None and dynamo.config.skip_nnmodule_hook_guards:
         dynamo.config.skip_nnmodule_hook_guards = False
         dynamo.reset()  # what was compiled before is compiled again when it is called
+
+
+def spin(cycles: int) -> None:
+    """Queue a kernel on the current CUDA stream that does nothing for so many cycles.
+
+    Public kernels take as long as their operands are large, on all of the GPU; this one takes one multiprocessor.
+    """
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

@@ -119,6 +119,15 @@ def format_seconds(seconds: float) -> str:
     return _three_figures(seconds, (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")) if seconds > 0 else "0 s"
 
 
+def format_percent(part: float | None) -> str:
+    """A share as tables show it; a dash where there is none.
+
+    >>> format_percent(-0.5), format_percent(None)
+    ('−50.0 %', '–')
+    """
+    return "–" if part is None else f"{100 * part:.1f} %".replace("-", "−")
+
+
 def format_credit(credit_bytes: int, partition_bytes: int) -> str:
     """Write a credit as a multiple of the partition where it is one: `4x`, else `10 MB`."""
     ratio = credit_bytes / partition_bytes

@@ -32,7 +32,7 @@ def wrapped(
         "allreduce": {"config": SMALL},
         "ps": {"config": SMALL, "engine": "ps"},
         "leader": {"config": SMALL, "order": "leader"},
-        "dear": {"config": Config(1024, 2048, "dear")},
+        "dear": {"config": Config(1024, 1024, "dear")},
         "ordered": {"config": SMALL, "engine": "ordered"},
     }[engine]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

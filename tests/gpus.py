@@ -34,7 +34,7 @@ class Moment:
         self.recorded, self.over, self.enable_timing = False, self.always_over, enable_timing
 
     def record(self, stream: Stream) -> None:
-        self.recorded = True
+        self.recorded, self.over = True, self.always_over
         Stream.log.append(("record", stream.name, self))
 
     def query(self) -> bool:

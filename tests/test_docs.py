@@ -103,6 +103,16 @@ def test_whoever_comes_from_ddp_is_told_to_say_auto() -> None:
     assert all('policy="auto"' in wrap for wrap in wraps), wraps
 
 
+def test_what_works_names_its_tests() -> None:
+    table = (ROOT / "docs" / "from-ddp.md").read_text().split("## What works with it")[1].split("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| |")]
+    named = [re.search(r"\| `(\w+\.py)::(\w+)` \|$", row) for row in rows]
+    assert len(rows) >= 10
+    for row, test in zip(rows, named, strict=True):
+        assert test is not None, row
+        assert f"def {test[2]}(" in (ROOT / "tests" / "torch" / test[1]).read_text(), row
+
+
 def test_the_changelog_has_at_most_60_lines_before_the_second_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     first = "## ".join(text.split("\n## ")[:2])

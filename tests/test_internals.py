@@ -1,6 +1,8 @@
 """What AutoByte relies on in PyTorch without a promise: a test that fails here says what PyTorch has changed."""
 
+import inspect
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,7 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.amp import GradScaler
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from autobyte import internals
@@ -100,6 +104,15 @@ def test_a_gradient_of_its_own_is_told_from_one_that_others_use() -> None:
     assert not own, CHANGED + "_storage_Use_Count counts more users of a gradient that is its parameter's alone"
     assert view, CHANGED + "_storage_Use_Count counts fewer users, or autograd copies a gradient that is a view"
     assert not internals.is_shared(torch.ones(3).to_sparse())
+
+
+def test_a_gpu_spins_for_so_many_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is needed: the name is still there, and takes a number of cycles."""
+    assert [*inspect.signature(torch.cuda._sleep).parameters] == ["cycles"]
+    spun: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", spun.append)
+    internals.spin(1000)
+    assert spun == [1000]
 
 
 def test_the_version_counts_changes_in_place_and_not_those_through_data() -> None:
@@ -195,6 +208,44 @@ def test_a_scheduler_does_not_replace_a_step_and_others_do() -> None:
     )
     optimizer.step = lambda closure=None: None  # type: ignore[method-assign]
     assert internals.has_own_step(optimizer)
+
+
+def test_a_step_that_only_makes_state_is_known() -> None:
+    """However many wrappers lie between; and `torch.distributed.checkpoint` steps at all."""
+
+    class Steps(SGD):
+        made: ClassVar[list[bool]] = []
+
+        @internals.untraced
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            self.made.append(internals.is_making_state())
+            return super().step(closure)
+
+    model = nn.Linear(2, 2)
+    optimizer = Steps(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = StepLR(optimizer, 1)
+    get_optimizer_state_dict(model, optimizer)
+    assert Steps.made == [True], CHANGED + "torch.distributed.checkpoint makes state in another way"
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    schedule.step()
+    assert Steps.made == [True, False]
+
+
+def test_the_compiler_runs_what_is_untraced_as_it_is() -> None:
+    seen = []
+
+    @internals.untraced
+    def method(value: Tensor) -> None:
+        seen.append((torch.compiler.is_compiling(), float(value)))
+
+    def traced(value: Tensor) -> Tensor:
+        method(value + 1)
+        return value * 2
+
+    for function in (traced, method):
+        torch.compile(function, backend="eager")(torch.ones(()))
+    assert seen == [(False, 2.0), (False, 1.0)], CHANGED + "torch._disable_dynamo has no effect"
 
 
 def test_compiled_modules_are_known() -> None:
@@ -342,3 +393,23 @@ def test_a_profiler_is_known_on_every_thread() -> None:
         thread.start()
         thread.join()
     assert [*seen, internals.is_profiled()] == [True, False], CHANGED + "a running profiler cannot be seen"
+
+
+def test_a_socket_that_another_thread_opens_meanwhile_is_not_gloos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    look, theirs = internals._sockets, list[socket.socket]()
+
+    def then_open() -> dict[int, str]:
+        found = look()
+        theirs.append(socket.socket())
+        return found
+
+    monkeypatch.setattr(internals, "_sockets", then_open)
+    known = set(internals._of_gloo)
+    backend = internals.own_gloo("alone", rank=0, size=1, timeout=timedelta(seconds=5), store=dist.HashStore())
+    assert backend.size() == 1
+    ours = set(internals._of_gloo) - known
+    assert len(ours) == 1, CHANGED + "gloo opens another number of sockets than one for each rank"
+    assert theirs[0].fileno() not in ours
+    for each in theirs:
+        each.close()

@@ -46,6 +46,7 @@ COVERED_BY = {
     "simulator/test_world.py": "simulator/clock.py",
     "testbed/test_hosts.py": "testbed/namespaces.py",
     "testbed/test_testbed_bench.py": "bench/bench.py bench/cell.py bench/plot.py bench/policies.py cli/bench.py",
+    "testbed/test_testbed_rehearsal.py": "bench/rank.py bench/records.py",
     "testbed/test_testbed_calibration.py": "bench/calibration.py",
     "testbed/test_testbed_cli.py": "cli/testbed.py",
     "testbed/test_testbed_grid.py": "bench/grid.py cli/record.py",

@@ -47,6 +47,7 @@ COMMANDS: dict[tuple[str, ...], str | None] = {
     ("validate", *MEASURED, "--plot", "{here}/validation.png"): "plot",
     ("bench", "--model", "alexnet", "--out", "{here}/benched"): "plot",
     ("bench", "--model", "alexnet", "--size-scale", "0.1"): "testbed",
+    ("bench", "--rehearse", "--model", "torchvision:resnet50"): "gpu",
     ("testbed", "check"): "testbed",
     ("calibrate", "--out", "{here}/calibration.json"): "testbed",
     ("record", "{here}/grid.csv"): "testbed",

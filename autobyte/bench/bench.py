@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,7 @@ from autobyte.config import Config
 from autobyte.job import Cluster, Job, Model
 from autobyte.models import find
 from autobyte.scheduler.policies.ddp import DEFAULT_MIB
-from autobyte.testbed import Testbed
+from autobyte.testbed import SharedGpu, Testbed
 from autobyte.testbed.load import MOST_CORES, OtherLoad
 from autobyte.testbed.validity import measure_links
 from autobyte.torch.exchange.training import WIRE
@@ -110,6 +111,7 @@ def measure(
     *,
     steps: int,
     plugins: Sequence[Path] = (),
+    gpu: bool = False,
     progress: Progress = lambda done, total, what: None,
     change: Callable[[Testbed, int], None] = lambda testbed, step: None,
 ) -> list[dict[str, Any]]:
@@ -120,17 +122,23 @@ def measure(
         wanted: what is run, one after the other; see `autobyte.bench.cell`.
         steps: measured, of every run.
         plugins: files of the user's own that every rank loads.
+        gpu: whether gradients are in this machine's GPU, which all ranks share, and compute is emulated there.
         progress: shown while it runs.
         change: may reshape links; given the step that a watched run is in, every 0.1 s.
 
     Raises:
         TestbedError: it cannot be made, or a rank failed.
     """
-    with TemporaryDirectory() as folder, Testbed(cell.hosts, rate=cell.rate) as testbed:
+    with (
+        TemporaryDirectory() as folder,
+        SharedGpu() if gpu else nullcontext() as shared,
+        Testbed(cell.hosts, rate=cell.rate) as testbed,
+    ):
         unsound = [link for link in measure_links(testbed) if not link.sound]
         spec, out, pace = (Path(folder) / name for name in ("spec.json", "rows.jsonl", "pace"))
         scales = {"time": cell.time_scale, "size": cell.size_scale}
         settings = {"model": cell.model, "scales": scales, "runs": list(wanted), "steps": steps}
+        settings["device"] = "cuda:0" if gpu else "cpu"
         settings["plugins"] = [str(path.resolve()) for path in plugins]
         spec.write_text(json.dumps(settings | {"out": str(out), "pace": str(pace)}))
         out.touch()
@@ -147,7 +155,7 @@ def measure(
 
         with (
             OtherLoad() as others,
-            testbed.start([sys.executable, "-m", "autobyte.bench.cell", str(spec)]) as launch,
+            testbed.start([sys.executable, "-m", "autobyte.bench.cell", str(spec)], gpu=shared) as launch,
         ):
             launch.wait(timeout_s=budget * TIMEOUT_PER_STEP_S, meanwhile=meanwhile)
         rows = [json.loads(line) for line in out.read_text().splitlines()]

@@ -17,10 +17,11 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
+from autobyte.bench.methods import compress, finish
 from autobyte.config import Config, Space
 from autobyte.job import Model
 from autobyte.models import find
@@ -38,12 +39,15 @@ Step = Callable[[], None]
 def main(spec_path: str) -> None:
     """Measure every run of a spec."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     spec = json.loads(Path(spec_path).read_text())
+    device = torch.device(spec["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     load_plugins([Path(file) for file in spec["plugins"]])
     model = find(spec["model"]).scaled(**spec["scales"])
     for run in spec["runs"]:
-        for row in measure(model, run, steps=spec["steps"], pace=Path(spec["pace"])):
+        for row in measure(model, run, steps=spec["steps"], pace=Path(spec["pace"]), device=device):
             if dist.get_rank() == 0:
                 with Path(spec["out"]).open("a") as out:
                     out.write(json.dumps(row) + "\n")
@@ -51,13 +55,15 @@ def main(spec_path: str) -> None:
     dist.destroy_process_group()
 
 
-def measure(model: Model, run: dict[str, Any], *, steps: int, pace: Path) -> Iterator[dict[str, Any]]:
+def measure(
+    model: Model, run: dict[str, Any], *, steps: int, pace: Path, device: torch.device
+) -> Iterator[dict[str, Any]]:
     """Measure one scheduler; a run of several configs gives a row for each, one with `watch` all of its steps."""
     if run["scheduler"] in ("ddp", "none"):
-        alone = _ddp(model, run) if run["scheduler"] == "ddp" else _plain(model)
+        alone = _ddp(model, run, device) if run["scheduler"] == "ddp" else _plain(model, device)
         yield run | timed(alone, warmup=WARMUP, steps=steps)
         return
-    emulated = ab.emulate(model)
+    emulated = ab.emulate(model, device=device)
     optimizer = ab.DistributedOptimizer(
         torch.optim.SGD(emulated.parameters(), lr=0.01),
         emulated,
@@ -70,12 +76,7 @@ def measure(model: Model, run: dict[str, Any], *, steps: int, pace: Path) -> Ite
         engine=run["engine"],
         wire_dtype=run.get("wire_dtype"),
     )
-
-    def step() -> None:
-        optimizer.zero_grad()
-        emulated(torch.zeros(1)).backward()
-        optimizer.step()
-
+    step = _step(emulated, optimizer, device)
     try:
         if run.get("watch"):
             yield run | _watched(step, optimizer, run["watch"], pace, settle=not run.get("tuner"))
@@ -111,15 +112,16 @@ def timed(step: Step, *, warmup: int, steps: int) -> dict[str, Any]:
         took.append(time.perf_counter() - began)
     cpu_s = (_cpu_s() - cpu_s) / steps
     busy_cores = _busy_s(machine, psutil.cpu_times()) / sum(took)
-    ranks = [torch.empty(steps, dtype=torch.float64) for _ in range(dist.get_world_size())]
-    dist.all_gather(ranks, torch.tensor(took, dtype=torch.float64))
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    ranks = [torch.empty(steps, dtype=torch.float64, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(ranks, torch.tensor(took, dtype=torch.float64, device=device))
     slowest = max(ranks, key=lambda rank: float(rank.quantile(0.5)))
     return {"steps_s": slowest.tolist(), "cpu_s": cpu_s, "busy_cores": busy_cores}
 
 
 def _settle(step: Step, optimizer: ab.DistributedOptimizer) -> None:
     """Train until plans are made from measured times."""
-    planned = torch.zeros(1)
+    planned = _flag()
     while not planned:
         for _ in range(WARMUP):
             step()
@@ -130,10 +132,15 @@ def _settle(step: Step, optimizer: ab.DistributedOptimizer) -> None:
         step()
 
 
+def _flag() -> torch.Tensor:
+    """What rank 0 tells the others."""
+    return torch.zeros(1, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
 def _tuned(step: Step, optimizer: ab.DistributedOptimizer, windows: int, steps: int) -> dict[str, Any]:
     """Train until the tuner's budget is spent, then measure what it found."""
     began = time.perf_counter()
-    done = torch.zeros(1)
+    done = _flag()
     while not done:
         for _ in range(10):
             step()
@@ -185,33 +192,29 @@ def _write(pace: Path, steps: int) -> None:
     dist.barrier()
 
 
-def _ddp(model: Model, run: dict[str, Any]) -> Step:
-    emulated = ab.emulate(model)
+def _ddp(model: Model, run: dict[str, Any], device: torch.device) -> Step:
+    emulated = ab.emulate(model, device=device)
     bucket = run["bucket_mib"]  # a size that is said is that of the first bucket, too; by default that has 1 MiB
     wrapped = DistributedDataParallel(emulated, bucket_cap_mb=None if bucket == DEFAULT_MIB else bucket)
     if run.get("wire_dtype"):
-        hook = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}[run["wire_dtype"]]
-        # torch refuses its own bf16 hook on gloo, by name alone
-        wrapped.register_comm_hook(dist.group.WORLD, lambda state, bucket: hook(state, bucket))  # noqa: PLW0108
-    optimizer = torch.optim.SGD(emulated.parameters(), lr=0.01)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        wrapped(torch.zeros(1)).backward()
-        optimizer.step()
-
-    return step
+        compress(wrapped, run["wire_dtype"])
+    return _step(wrapped, torch.optim.SGD(emulated.parameters(), lr=0.01), device)
 
 
-def _plain(model: Model) -> Step:
+def _plain(model: Model, device: torch.device) -> Step:
     """Compute alone."""
-    emulated = ab.emulate(model)
-    optimizer = torch.optim.SGD(emulated.parameters(), lr=0.01)
+    emulated = ab.emulate(model, device=device)
+    return _step(emulated, torch.optim.SGD(emulated.parameters(), lr=0.01), device)
 
+
+def _step(model: nn.Module, optimizer: Any, device: torch.device) -> Step:
     def step() -> None:
         optimizer.zero_grad()
-        emulated(torch.zeros(1)).backward()
+        loss = model(torch.zeros(1, device=device))
+        finish(device)
+        loss.backward()
         optimizer.step()
+        finish(device)
 
     return step
 

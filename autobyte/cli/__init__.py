@@ -1,7 +1,9 @@
 """The `autobyte` command. One file per subcommand; each imports what it needs when it runs: --help is fast."""
 
 import io
+import os
 import sys
+import time
 from typing import Annotated
 
 import typer
@@ -72,6 +74,7 @@ app.add_typer(convert.app, name="import")
 app.add_typer(testbed.app, name="testbed")
 
 BAD_INPUT, INTERRUPTED = 2, 130
+ALONE_S = 10.0  # how long a rank under torchrun waits before it says what rank 0 has not said
 
 
 def main() -> None:
@@ -106,5 +109,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _tell(message: str, status: int) -> int:
+    if status == BAD_INPUT and "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0":
+        time.sleep(ALONE_S)  # rank 0 says the same; then torchrun ends this one
     sys.stderr.write(f"autobyte: {' '.join(message.split())}\n")
     return status

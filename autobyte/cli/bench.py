@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autobyte.cli.options import JsonOption, PluginOption
+from autobyte.cli.rig import GpuOption, RehearseOption
 
 if TYPE_CHECKING:
     from autobyte.bench.bench import Cell
@@ -18,7 +19,14 @@ AUTO_RATIO = 1.1  # wire time over compute that `--size-scale auto` aims at, on 
 
 def bench(
     *,
-    model: Annotated[str, typer.Option("--model", help="built-in models or profiles, separated by commas")] = "vgg16",
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="built-in models or profiles, separated by commas; default: vgg16. With --gpu torchvision:resnet50, "
+            "transformers:gpt2, … with random weights, or FILE.py:make_model",
+        ),
+    ] = "",
     hosts: Annotated[int, typer.Option("--hosts", help="emulated hosts (network namespaces), one rank on each")] = 4,
     rate: Annotated[
         str,
@@ -43,7 +51,12 @@ def bench(
             help="slow time down: this factor on compute, and links slower by it; for machines too slow for --rate",
         ),
     ] = 1.0,
-    tuner: Annotated[str, typer.Option("--tuner", help="the tuner that finds the config of autobyte-tuned")] = "twin",
+    tuner: Annotated[
+        str,
+        typer.Option(
+            "--tuner", help="the tuner that finds the config of autobyte-tuned; with --gpu several: twin,metanet"
+        ),
+    ] = "",
     windows: Annotated[int, typer.Option("--windows", help="windows of ten steps that the tuner has")] = 8,
     steps: Annotated[int, typer.Option("--steps", help="measured steps of every scheduler in every repeat")] = 10,
     repeats: Annotated[
@@ -73,34 +86,77 @@ def bench(
             help="real-time priority for ranks: they wake at once, as on hosts of their own; for idle machines",
         ),
     ] = False,
+    gpu: GpuOption = False,
+    rehearse: RehearseOption = False,
+    batch: Annotated[
+        int, typer.Option("--batch", help="with --gpu: samples of a step on each rank; 0: as --ratio chooses")
+    ] = 0,
+    ratio: Annotated[
+        str,
+        typer.Option(
+            "--ratio", help="with --gpu: batch sizes are chosen so that communication takes so many times compute"
+        ),
+    ] = "0.5,1,2",
+    inputs: Annotated[
+        str, typer.Option("--input", help="with --gpu: shape of the input, where FILE.py:make_model returns none")
+    ] = "",
     json: JsonOption = False,
-) -> None:
+) -> int:
     """Measure FIFO, DDP and AutoByte on the same model and links.
 
     DDP runs with its default and with its best bucket size. Needs Linux and root. Every rank runs in its own network
     namespace, behind a link that is shaped to --rate, and communicates over real sockets. Compute is emulated by
     sleeping, so no GPU is needed; the output says so.
 
+    With --gpu, real models compute on this machine's GPU, and DDP and AutoByte send over NCCL. Rows are compute
+    alone, DDP with each bucket size and with what else it offers, and AutoByte with each way to choose its config, on
+    each engine. Ranks share the GPU, so they are slower than on GPUs of their own. --out keeps all records as JSON
+    lines. --rehearse does the same on CPUs, with a small model.
+
+    \b
     autobyte bench --hosts 4 --rate 1Gbit --model vgg16 --size-scale 0.1
     autobyte bench --model vgg16,gpt2 --policies wfbp,horovod,mgwfbp,p3,bytescheduler,usbyte,dear,auto
+    autobyte bench --gpu --model torchvision:resnet50 --batch 64 --rate 5Gbit --json
+    autobyte bench --rehearse --hosts 2 --model examples/small_vgg.py:make_model --input 4,3,64,64 --batch 4
     """
     from autobyte.bench.bench import Cell
+    from autobyte.bench.networks import SMALL, SPECS
+    from autobyte.bench.real import RealCell
     from autobyte.cli.console import print_json
+    from autobyte.cli.rig import bench_real
     from autobyte.comparison.policies import Entrant
     from autobyte.errors import InputError, require
     from autobyte.registry import load_plugins
+    from autobyte.testbed.rig import Rig
     from autobyte.tuners.base import TUNERS
     from autobyte.units import parse_rate, parse_seconds
 
     load_plugins(plugin or [])
-    TUNERS[tuner]  # known?
+    tuners = [name for name in tuner.split(",") if name] or (["twin", "metanet"] if gpu or rehearse else ["twin"])
+    for name in tuners:
+        TUNERS[name]  # known?
     rates = [parse_rate(part, what="rate") for part in rate.split(",")]
-    wires = [None if part == "fp32" else part for part in wire.split(",")]
-    unknown = [part for part in wires if part not in (None, "bf16", "fp16")]
-    if unknown:
-        raise InputError(f"gradients travel as fp32, bf16 or fp16, not as {unknown[0]}")
+    wires = _wires(wire)
     if min(windows, steps, repeats) < 1:
         raise InputError("windows, steps and repeats must be at least 1")
+    if gpu or rehearse:
+        cells = [
+            RealCell(
+                SPECS.get(name, name),
+                batch,
+                () if batch else _ratios(ratio),
+                input=inputs,
+                wires=tuple(wires),
+                tuners=tuple(tuners),
+                windows=windows,
+                steps=steps,
+                repeats=repeats,
+            )
+            for name in (model or (SMALL[0] if rehearse else SPECS["vgg16"])).split(",")
+        ]
+        return bench_real(cells, [Rig(hosts, each, rehearse) for each in rates], out=out, json=json)
+    if len(tuners) > 1:
+        raise InputError(f"one tuner finds the config of autobyte-tuned, not {len(tuners)}: {','.join(tuners)}")
     if not 1 <= dilate <= MOST_DILATION:
         raise InputError(f"dilate is a factor from 1 to {MOST_DILATION}, not {dilate:g}")
     compute_s = parse_seconds(compute, what="compute")
@@ -111,12 +167,12 @@ def bench(
         require("matplotlib", extra="plot", what="the picture that --out writes")
     known = _calibrated(calibration, hosts=hosts, rate=rates[0] / dilate) if names else None
     outcomes = []
-    for name in model.split(","):
+    for name in (model or "vgg16").split(","):
         scale = _scale(name, size_scale, hosts=hosts, rate=rates[0], compute_s=compute_s)
         for each in rates:
             cell = Cell(name, hosts, each / dilate, compute_s * dilate, scale, dilate)
             settings: dict[str, Any] = {"steps": steps, "repeats": repeats}
-            settings |= {"policies": names} if names else {"tuner": tuner, "windows": windows, "wire": wires}
+            settings |= {"policies": names} if names else {"tuner": tuners[0], "windows": windows, "wire": wires}
             outcomes.append(_cell(cell, settings, known, out, real_time=real_time, plugins=plugin or []))
             if not json:
                 _show(outcomes[-1])
@@ -127,6 +183,28 @@ def bench(
         print_json(
             single if len(outcomes) == 1 else {"cells": outcomes, "rows": [r for o in outcomes for r in o["rows"]]}
         )
+    return 0
+
+
+def _wires(text: str) -> list[str | None]:
+    """Dtypes of gradients on the wire; None as they are."""
+    from autobyte.errors import InputError
+
+    wires = [None if part == "fp32" else part for part in text.split(",")]
+    unknown = [part for part in wires if part not in (None, "bf16", "fp16")]
+    if unknown:
+        raise InputError(f"gradients travel as fp32, bf16 or fp16, not as {unknown[0]}")
+    return wires
+
+
+def _ratios(text: str) -> tuple[float, ...]:
+    """What communication takes, over compute."""
+    from autobyte.errors import InputError
+
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"cannot read ratio '{text}'; write it like 0.5,1,2") from None
 
 
 def _scale(name: str, text: str, *, hosts: int, rate: float, compute_s: float) -> float:
@@ -219,7 +297,8 @@ def _cell(
 
 def _show(outcome: dict[str, Any]) -> None:
     from autobyte.bench.bench import label
-    from autobyte.cli.console import percent, print_line, print_table
+    from autobyte.cli.console import print_line, print_table
+    from autobyte.units import format_percent
 
     print_line(outcome["emulated"])
     rows = [
@@ -233,7 +312,7 @@ def _show(outcome: dict[str, Any]) -> None:
             f"{row['samples_per_s']:.1f}",
             f"{row['speedup_over_ddp']:.2f}x",
             f"{row['over_bound']:.3f}x",
-            percent(row["gap_closed"]),
+            format_percent(row["gap_closed"]),
         )
         for row in sorted(outcome["rows"], key=lambda row: (row["wire_dtype"] or "", -row["step_s"]))
     ]
@@ -246,7 +325,8 @@ def _show(outcome: dict[str, Any]) -> None:
 
 def _show_all(outcomes: list[dict[str, Any]]) -> None:
     """Every cell on a line: what AutoByte comes to beside DDP at its best, fp32 on the wire."""
-    from autobyte.cli.console import percent, print_line, print_table
+    from autobyte.cli.console import print_line, print_table
+    from autobyte.units import format_percent
 
     columns = {
         "autobyte-tuned allreduce": "tuned",
@@ -269,7 +349,7 @@ def _show_all(outcomes: list[dict[str, Any]]) -> None:
                 f"{best['bound_s'] * 1e3:.0f} ms",
                 f"{best['step_s'] * 1e3:.0f} ms",
                 *(f"{row['step_s'] * 1e3:.0f} ms, {row['speedup_over_ddp']:.2f}x" for row in ours),
-                *(percent(row["gap_closed"]) for row in ours[:2]),
+                *(format_percent(row["gap_closed"]) for row in ours[:2]),
             )
         )
     print_line("")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from autobyte.cli.options import JsonOption
+from autobyte.cli.rig import GpuOption
 
 
 def calibrate(
@@ -14,9 +15,15 @@ def calibrate(
     hosts: Annotated[int, typer.Option("--hosts", help="emulated hosts (network namespaces), one rank on each")] = 4,
     rate: Annotated[str, typer.Option("--rate", help="nominal rate of every link in both directions")] = "700Mbit",
     engine: Annotated[
-        str, typer.Option("--engine", help="allreduce, ps, or both, separated by a comma")
-    ] = "allreduce,ps",
+        str,
+        typer.Option(
+            "--engine",
+            help="ps, an all-reduce (allreduce, nccl, ordered), or both, separated by a comma; default: "
+            "allreduce,ps, and nccl with --gpu",
+        ),
+    ] = "",
     steps: Annotated[int, typer.Option("--steps", help="measured steps of each of 20 configs")] = 5,
+    gpu: GpuOption = False,
     force: Annotated[bool, typer.Option("--force", help="replace the file if it exists")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -24,13 +31,16 @@ def calibrate(
 
     Sends one tensor of 4 MiB between emulated hosts in blocks of several sizes, one at a time and several in flight.
     From the step times it fits overhead, latency and rate, and a table for block sizes whose cost is not affine.
-    Needs Linux and root. `simulate`, `validate` and `doctor` take the file as --calibration.
+    Needs Linux and root. `simulate`, `validate` and `doctor` take the file as --calibration. With --gpu gradients are
+    in the GPU's memory, and the engine nccl moves them.
 
-    Example: autobyte calibrate --rate 700Mbit --out calibration.json
+    \b
+    autobyte calibrate --rate 700Mbit --out calibration.json
+    autobyte calibrate --gpu --rate 5Gbit --out nccl.json
     """
     from typing import get_args
 
-    from autobyte.bench.calibration import Engine
+    from autobyte.bench.calibration import ON_GPU, Engine
     from autobyte.bench.calibration import calibrate as run
     from autobyte.cli.console import print_json, print_line, print_table, progress
     from autobyte.errors import FileError, InputError, unknown
@@ -41,10 +51,12 @@ def calibrate(
     if steps < 1:
         raise InputError(f"steps must be at least 1, got {steps}")
     engines: list[Engine] = []
-    for name in engine.split(","):
+    for name in (engine or ("nccl" if gpu else "allreduce,ps")).split(","):
         if name not in get_args(Engine):
             raise unknown("engine", name, get_args(Engine))
         engines += [known for known in get_args(Engine) if known == name]
+    if gpu != bool(ON_GPU & {*engines}):
+        raise InputError(f"the engine {'nccl needs --gpu' if not gpu else 'of --gpu is nccl'}, got --engine {engine}")
     with progress("calibrating") as step:
         calibrated = run(
             hosts=hosts,

@@ -175,11 +175,11 @@ def draw(outcome: dict[str, Any], folder: Path) -> None:
 
 def show(outcome: dict[str, Any]) -> None:
     """Print the verdict as a table."""
-    from autobyte.cli.console import percent, print_line, print_note, print_table
+    from autobyte.cli.console import print_line, print_note, print_table
     from autobyte.comparison.oracle import lack
     from autobyte.comparison.title import title
     from autobyte.config import Config
-    from autobyte.units import format_seconds
+    from autobyte.units import format_percent, format_seconds
 
     refs, at_first = outcome["references"], " at first" if outcome["changes"] else ""
     print_line(
@@ -200,8 +200,8 @@ def show(outcome: dict[str, Any]) -> None:
                 f"{tuner['samples_per_s']:,.1f}",
                 f"{(spread[1] - spread[0]) / 2:,.1f}",
                 f"{tuner['speedup_over_fifo']:.2f}x",
-                percent(tuner["gap_closed"]),
-                percent(tuner["regret"]),
+                format_percent(tuner["gap_closed"]),
+                format_percent(tuner["regret"]),
                 f"{tuner['iterations']:.0f}",
                 _cost(tuner["search_cost_s"]),
                 f"{tuner['switches']:.0f}",
@@ -212,7 +212,18 @@ def show(outcome: dict[str, Any]) -> None:
         speed, regret = place.pop("samples_per_s"), place.pop("regret")
         label = Config.from_json(place).label
         rows.append(
-            (name.replace("_", " ") + at_first, label, f"{speed:,.1f}", "", "", "", percent(regret), "", "", "")
+            (
+                name.replace("_", " ") + at_first,
+                label,
+                f"{speed:,.1f}",
+                "",
+                "",
+                "",
+                format_percent(regret),
+                "",
+                "",
+                "",
+            )
         )
     columns = (
         "tuner",

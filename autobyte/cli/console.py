@@ -100,8 +100,3 @@ def progress(title: str) -> Iterator[Advance]:
                 sys.stderr.write(f"{title}: {done} of {total} {what}".rstrip() + "\n")
 
         yield step
-
-
-def percent(part: float | None) -> str:
-    """A share as tables show it; a dash where there is none."""
-    return "–" if part is None else f"{100 * part:.1f} %".replace("-", "−")

@@ -1,6 +1,5 @@
 """`autobyte doctor`: is the network the bottleneck, and what could be gained?"""
 
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,26 +17,41 @@ from autobyte.cli.options import (
     WireOption,
     WorkersOption,
 )
+from autobyte.cli.rig import GpuOption, RehearseOption
 
 if TYPE_CHECKING:
     from autobyte.simulator.diagnose import Diagnosis
+    from autobyte.testbed.rig import Rig
     from autobyte.torch.profiling.doctor import Symptoms
-
-log = logging.getLogger("autobyte")
+    from autobyte.torch.profiling.source import Made
 
 KEEP_DDP, UNKNOWN = 3, 4  # the exit status
+HOSTS, LIMIT_S = 4, 600.0  # with --gpu
 
 
 def doctor(
     *,
     source: Annotated[
         str | None,
-        typer.Argument(help="under torchrun: FILE.py:FUNCTION, where the function makes the model"),
+        typer.Argument(
+            help="under torchrun, or with --hosts: FILE.py:FUNCTION, where the function makes the model; or "
+            "torchvision:resnet50, transformers:gpt2, …"
+        ),
     ] = None,
     inputs: Annotated[
         str, typer.Option("--input", help="shape of that model's input, as for `autobyte profile`")
     ] = "",
+    batch: Annotated[
+        int, typer.Option("--batch", help="samples of a step on each rank; 0: as many as --input or the model has")
+    ] = 0,
     device: Annotated[str, typer.Option("--device", help="where that model runs: cpu or cuda")] = "cpu",
+    hosts: Annotated[
+        int,
+        typer.Option("--hosts", help="measure that model on so many emulated hosts (root), instead of torchrun's"),
+    ] = 0,
+    rate: Annotated[str, typer.Option("--rate", help="with --hosts: nominal rate of every link")] = "1Gbit",
+    gpu: GpuOption = False,
+    rehearse: RehearseOption = False,
     profile: Annotated[
         str | None,
         typer.Option("--profile", "--model", help="instead of your own model: a profile.json or a built-in model"),
@@ -58,24 +72,34 @@ def doctor(
     """Predict what a job would gain over DDP.
 
     Says whether scheduling would make it faster, by how much, and what would help. It needs a profile and a
-    bandwidth. Under torchrun it takes a model of your own instead, and measures it with DDP on your ranks: compute,
-    communication, and the part of it that nothing hides. Exit status 0: a gain of at least 6 % is predicted, so 5 %
-    is likely. Exit status 3: keep DDP. Exit status 4: unknown, because the machine was busy with something else, or
-    measurements contradict each other. Under torchrun, which takes every other status for a failure, the status is 0;
-    read "verdict" from --json, or say --exit-code (torchrun then makes a 1 of the 3 and the 4).
+    bandwidth. Under torchrun it takes a model of your own instead, and measures it with DDP on your ranks:
+    compute, communication, and the part of it that nothing hides. With --hosts it starts the ranks by itself, on
+    emulated hosts with links of --rate; with --gpu they share this machine's GPU. Exit status 0: a gain of at
+    least 6 % is predicted, so 5 % is likely. Exit status 3: keep DDP. Exit status 4: unknown, because the machine
+    was busy with something else, or measurements contradict each other. Under torchrun, which takes every other
+    status for a failure, the status is 0; read "verdict" from --json, or say --exit-code (torchrun then makes a 1
+    of the 3 and the 4).
 
     \b
     autobyte doctor --profile mine.json --bandwidth 1Gbit --workers 4
+    autobyte doctor --gpu --hosts 4 --rate 5Gbit torchvision:resnet50 --batch 64
     torchrun --nproc-per-node 2 -m autobyte doctor examples/small_vgg.py:make_model --input 16,3,64,64
     """
     from autobyte.cli.options import calibrated, make_job
     from autobyte.errors import InputError
     from autobyte.simulator.diagnose import diagnose
+    from autobyte.testbed.rig import Rig
+    from autobyte.units import parse_rate
 
     if (source is None) == (profile is None):
         raise InputError("doctor takes a model of your own (FILE.py:make_model, under torchrun), or --profile")
+    if source is not None and (gpu or rehearse or hosts):
+        rig = Rig(hosts or HOSTS, parse_rate(rate, what="rate"), not gpu)
+        if status := _on_rig(rig, source, inputs, batch, json=json):
+            raise typer.Exit(status)
+        return
     if source is not None:
-        _as_rank(source, inputs, device, exit_code=exit_code, json=json)
+        _as_rank(source, inputs, batch, device, exit_code=exit_code, json=json)
         return
     assert profile is not None
     launched = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun
@@ -113,7 +137,49 @@ def _doubt_of(profile: str) -> str:
     return f"others kept {cores} cores busy while {profile} was measured" if cores else ""
 
 
-def _as_rank(source: str, inputs: str, device: str, *, exit_code: bool, json: bool) -> None:
+def _on_rig(rig: "Rig", source: str, inputs: str, batch: int, *, json: bool) -> int:
+    """Let ranks on emulated hosts measure, and pass on what the first one says; its exit status."""
+    from autobyte.cli.console import print_line
+    from autobyte.testbed import LaunchError
+    from autobyte.testbed.rig import python
+
+    command = [*python("autobyte", "doctor"), source, "--device", rig.device, "--exit-code"]
+    command += ["--input", inputs] if inputs else []
+    command += ["--batch", str(batch)] if batch else []
+    status = 0
+    try:
+        finished = rig.run([*command, *(["--json"] if json else [])], limit_s=LIMIT_S, stall_s=LIMIT_S)
+    except LaunchError as error:
+        if error.status not in (KEEP_DDP, UNKNOWN):
+            raise
+        finished, status = error.finished, error.status
+    lines = finished[0].output.splitlines()
+    if json:  # beside it, the log
+        lines = lines[lines.index("{") : lines.index("}") + 1]
+    for line in lines:
+        print_line(line)
+    return status
+
+
+def _made(source: str, inputs: str, batch: int) -> "tuple[Made, Any]":
+    """The model that is examined, and what goes into it."""
+    import torch
+
+    from autobyte.bench.networks import make
+    from autobyte.errors import InputError
+    from autobyte.torch.profiling.source import Made, load_factory, make_input
+
+    if batch or ".py:" not in source:
+        network = make(source, torch.device("cpu"), batch=batch or None, inputs=inputs)
+        return Made(network.model, network.inputs, network.loss), network.inputs
+    factory = load_factory(source)
+    fed = make_input(inputs) if inputs else factory.inputs
+    if fed is None:
+        raise InputError("what goes into the model? say --input 32,3,224,224, or return (model, inputs)")
+    return factory, fed
+
+
+def _as_rank(source: str, inputs: str, batch: int, device: str, *, exit_code: bool, json: bool) -> None:
     """Measure as one of torchrun's ranks; the first one speaks, all end with its status."""
     from dataclasses import replace
 
@@ -124,7 +190,6 @@ def _as_rank(source: str, inputs: str, device: str, *, exit_code: bool, json: bo
     from autobyte.simulator.diagnose import diagnose
     from autobyte.testbed.load import OtherLoad, is_busy
     from autobyte.torch.profiling.doctor import examine, unclaimed_cores
-    from autobyte.torch.profiling.source import load_factory, make_input
 
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         given = f" --input '{inputs}'" if inputs else ""
@@ -132,10 +197,7 @@ def _as_rank(source: str, inputs: str, device: str, *, exit_code: bool, json: bo
             "doctor measures a model on two ranks or more, and this is the only one: start it with "
             f"torchrun --nproc-per-node 2 -m autobyte doctor {source}{given}"
         )
-    factory = load_factory(source)
-    fed = make_input(inputs) if inputs else factory.inputs
-    if fed is None:
-        raise InputError("what goes into the model? say --input 32,3,224,224, or return (model, inputs)")
+    factory, fed = _made(source, inputs, batch)
     if device.startswith("cuda"):
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
@@ -146,8 +208,6 @@ def _as_rank(source: str, inputs: str, device: str, *, exit_code: bool, json: bo
     ends_with = torch.zeros(1, device=device)
     if dist.get_rank() == 0:
         diagnosis = diagnose(symptoms.job)
-        if device.startswith("cuda"):
-            log.warning("policies are predicted at NCCL's costs; AutoByte's gradients travel over TCP: measure both")
         doubt = symptoms.contradiction
         if is_busy(symptoms.other_cores, others.wall_s):
             doubt = f"others kept {symptoms.other_cores:.1f} cores of a machine busy while it was measured"

@@ -37,7 +37,7 @@ def fit(
     if out is not None and out.suffix != ".npz":
         raise InputError(f"--out must end in .npz, got '{out}'; scores go into the .json file of the same name")
 
-    from autobyte.cli.console import percent, print_json, print_line, print_note, print_table, progress
+    from autobyte.cli.console import print_json, print_line, print_note, print_table, progress
     from autobyte.nets import stored
     from autobyte.nets.backend import keras
     from autobyte.nets.collection import Folder
@@ -45,6 +45,7 @@ def fit(
     from autobyte.nets.training import errors, predicted_s, replay_of, scores
     from autobyte.nets.training import fit as fit_net
     from autobyte.results import versions
+    from autobyte.units import format_percent
 
     if variant not in VARIANTS:
         from autobyte.errors import unknown
@@ -90,10 +91,10 @@ def fit(
     rows = [
         (
             f"{name}: {who}",
-            percent(score[f"{key}regret"]),
-            percent(score[f"{key}regret_p90"]),
-            percent(score["gap_closed"]) if not key and "gap_closed" in score else "",
-            percent(score["mape"]) if not key else "",
+            format_percent(score[f"{key}regret"]),
+            format_percent(score[f"{key}regret_p90"]),
+            format_percent(score["gap_closed"]) if not key and "gap_closed" in score else "",
+            format_percent(score["mape"]) if not key else "",
             f"{score['rank_correlation']:.2f}" if not key else "",
         )
         for name, score in figures.items()

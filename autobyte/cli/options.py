@@ -135,14 +135,18 @@ def make_config(
     """A policy's own default, with what was given put in its place.
 
     Raises:
-        InputError: a value that cannot be read, or a partition that cuts the model into too many blocks.
+        InputError: a value that cannot be read, one that the policy does not have, or a partition that cuts the model
+            into too many blocks.
     """
     from autobyte.config import Config
     from autobyte.errors import InputError
-    from autobyte.scheduler.policies import space_of
+    from autobyte.scheduler.policies import POLICIES, space_of
 
     _check_simulated(policy)
     default = space_of(policy, job).default
+    for name, given in (("partition", partition), ("credit", credit)):
+        if given is not None and name not in POLICIES[policy].sizes:
+            raise InputError(f"policy '{policy}' has no {name}: leave --{name} out")
     size = default.partition_bytes if partition is None else parse_bytes(partition, what="partition")
     if job.gradients.total_bytes > MOST_BLOCKS * size:
         blocks = job.gradients.total_bytes // size

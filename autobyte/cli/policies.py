@@ -62,10 +62,10 @@ def kept(folder: Path) -> dict[str, dict[str, Any]]:
 
 def show(outcome: dict[str, Any]) -> None:
     """Print a comparison of policies as a table."""
-    from autobyte.cli.console import percent, print_line, print_note, print_table
+    from autobyte.cli.console import print_line, print_note, print_table
     from autobyte.comparison.title import count
     from autobyte.config import Config
-    from autobyte.units import format_rate, format_seconds
+    from autobyte.units import format_percent, format_rate, format_seconds
 
     job, rate = outcome["job"], outcome["job"]["up_bytes_per_s"]
     rates = format_rate(float(rate)) if not isinstance(rate, list) else "mixed rates"
@@ -81,7 +81,7 @@ def show(outcome: dict[str, Any]) -> None:
                 format_seconds(row["step_s"]),
                 f"{row['samples_per_s']:,.1f}",
                 f"{row['over_bound']:.3f}",
-                percent(row["gap_closed"]),
+                format_percent(row["gap_closed"]),
             )
         )
     columns = ("policy", "⟨S_p, S_c⟩", "step", "samples/s", "over bound", "gap closed")

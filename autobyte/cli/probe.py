@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autobyte.cli.options import JsonOption
+from autobyte.cli.rig import GpuOption, RehearseOption
 
 if TYPE_CHECKING:
     from autobyte.testbed import Launch
+    from autobyte.testbed.rig import Rig
     from autobyte.torch.profiling.probe import Spec
 
 SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,8MiB,16MiB"
 TIMEOUT_S = 1800.0
+HOSTS = 4  # with --gpu
 
 
 def probe(
@@ -29,7 +32,12 @@ def probe(
     ] = None,
     rate: Annotated[str, typer.Option("--rate", help="nominal rate of the emulated links")] = "1Gbit",
     workers: Annotated[int, typer.Option("--workers", help="ranks on this machine, without --hosts")] = 2,
-    engine: Annotated[str, typer.Option("--engine", help="engines, separated by commas")] = "allreduce,ps",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine", help="engines, separated by commas; default: allreduce,ps, and before them nccl with --gpu"
+        ),
+    ] = "",
     sizes: Annotated[str, typer.Option("--sizes", help="block sizes, separated by commas")] = SIZES,
     dtype: Annotated[str, typer.Option("--dtype", help="float32, float64, float16 or bfloat16")] = "float32",
     iterations: Annotated[
@@ -37,22 +45,30 @@ def probe(
     ] = 20,
     warmup: Annotated[int, typer.Option("--warmup", help="iterations before the measured ones")] = 3,
     in_flight: Annotated[int, typer.Option("--in-flight", help="blocks in flight at the same time")] = 1,
+    gpu: GpuOption = False,
+    rehearse: RehearseOption = False,
     json: JsonOption = False,
 ) -> None:
     """Measure how fast the engines move blocks.
 
     Prints the columns of nccl-tests: algbw is size over time. busbw is 2(n-1)/n of it, the rate in the busiest
     direction of a link: compare it with the rate of your links. With eight sizes, the default, it also shows what a
-    block costs besides its bytes. Under torchrun it measures your ranks.
+    block costs besides its bytes. Under torchrun it measures your ranks. With --gpu blocks lie in the GPU's memory,
+    and the engine nccl moves them over the links of --hosts; under torchrun, each rank has a GPU of its own.
 
     \b
     autobyte probe
     autobyte probe --hosts 4 --rate 1Gbit --in-flight 4
+    autobyte probe --gpu --hosts 4 --rate 5Gbit
     torchrun --nproc-per-node 2 -m autobyte probe --sizes 1MiB,16MiB
     """
+    from autobyte.testbed.rig import Rig
     from autobyte.torch.profiling.probe import Spec
-    from autobyte.units import parse_bytes
+    from autobyte.units import parse_bytes, parse_rate
 
+    rig = Rig(hosts or HOSTS, parse_rate(rate, what="rate"), not gpu)
+    shares = gpu or rehearse
+    engine = engine or (f"{rig.engine},allreduce,ps" if shares else "allreduce,ps")
     spec = Spec(
         tuple(name.strip() for name in engine.split(",")),
         tuple(parse_bytes(part) for part in sizes.split(",")),
@@ -60,28 +76,34 @@ def probe(
         iterations,
         warmup,
         in_flight,
+        rig.device if shares else "cpu",
     )
-    if hosts is None and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if hosts is None and not rehearse and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _as_rank(spec, json=json)
         return
-    if hosts is not None:
-        rows, where = _on_testbed(spec, hosts, rate)
-        _show(rows, hosts, where, spec, json=json)
+    if shares or hosts is not None:
+        rows, where = _on_testbed(spec, rig, gpu=gpu)
+        _show(rows, rig.hosts, where, spec, json=json, what="rehearsal" if rehearse else "measured")
     else:
         _show(_on_this_machine(spec, workers), workers, "on this machine", spec, json=json)
 
 
 def _as_rank(spec: "Spec", *, json: bool) -> None:
     """Take part as one of torchrun's ranks; the first one prints."""
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     import torch
     import torch.distributed as dist
 
+    from autobyte.torch.profiling.probe import TIMEOUT
     from autobyte.torch.profiling.probe import probe as measure
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    on_gpu = spec.device.startswith("cuda")
+    if on_gpu:
+        spec = replace(spec, device=f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
+        torch.cuda.set_device(spec.device)
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     rows = [asdict(row) for row in measure(spec)]
     if dist.get_rank() == 0:
         _show(rows, dist.get_world_size(), "as torchrun started them", spec, json=json)
@@ -89,18 +111,19 @@ def _as_rank(spec: "Spec", *, json: bool) -> None:
     dist.destroy_process_group()
 
 
-def _on_testbed(spec: "Spec", hosts: int, rate: str) -> tuple[list[dict[str, Any]], str]:
+def _on_testbed(spec: "Spec", rig: "Rig", *, gpu: bool) -> tuple[list[dict[str, Any]], str]:
     """Rows, and what they were measured on."""
     from autobyte.cli.testbed import Check, checked
-    from autobyte.testbed import Testbed
+    from autobyte.testbed import SharedGpu, Testbed
     from autobyte.testbed.hosts import PAYLOAD
-    from autobyte.units import format_rate, parse_rate
+    from autobyte.units import format_rate
 
-    nominal = parse_rate(rate, what="rate")
-    with Testbed(hosts, rate=nominal) as testbed:
+    with SharedGpu() if gpu else nullcontext() as shared, Testbed(rig.hosts, rate=rig.rate) as testbed:
         checked(testbed, Check.warn)
-        rows = _measured(spec, testbed.start)
-    return rows, f"on hosts with links of {format_rate(nominal)}: TCP carries {1e-9 * PAYLOAD * nominal:.4f} GB/s"
+        rows = _measured(spec, lambda command: testbed.start(command, gpu=shared))
+        card = f"sharing one {shared.card}, " if shared is not None else ""
+    carried = f"TCP carries {1e-9 * PAYLOAD * rig.rate:.4f} GB/s"
+    return rows, f"{card}on hosts with links of {format_rate(rig.rate)}: {carried}"
 
 
 def _on_this_machine(spec: "Spec", workers: int) -> list[dict[str, Any]]:
@@ -136,7 +159,9 @@ def _measured(spec: "Spec", start: "Callable[[list[str]], Launch]") -> list[dict
         return [json.loads(row) for row in rows()]
 
 
-def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", *, json: bool) -> None:
+def _show(
+    rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", *, json: bool, what: str = "measured"
+) -> None:
     from autobyte.cli.console import print_json, print_line, print_table
     from autobyte.units import format_rate
 
@@ -145,10 +170,10 @@ def _show(rows: Sequence[dict[str, Any]], ranks: int, where: str, spec: "Spec", 
     refused = {engine: fit for engine, fit in fits.items() if isinstance(fit, str)}
     if json:
         probed = {"ranks": ranks, "where": where, "in_flight": spec.in_flight, "rows": rows, "costs": costs}
-        print_json({"what": "measured"} | probed | {"refused": refused})
+        print_json({"what": what} | probed | {"refused": refused})
         return
     blocks = "one block at a time" if spec.in_flight == 1 else f"{spec.in_flight} blocks at a time"
-    print_line(f"{ranks} ranks {where} · {blocks} · measured")
+    print_line(f"{ranks} ranks {where} · {blocks} · {what}")
     columns = ("engine", "size (B)", "count", "type", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "#wrong")
     cells = [
         (

@@ -29,7 +29,12 @@ def report(
     from autobyte.cli.policies import kept, show
     from autobyte.comparison.overview import comparisons, write_overview
     from autobyte.comparison.page import write_page
+    from autobyte.errors import FileError
+    from autobyte.results import DATABASE
 
+    which = "name one that `autobyte compare --out` or `autobyte bench --out` wrote"
+    if not folder.is_dir():
+        raise FileError(f"'{folder}' {'is not a folder' if folder.exists() else 'does not exist'}; {which}")
     policies = kept(folder)
     if policies and not (folder / "compare.json").exists() and not comparisons(folder):
         if json:
@@ -43,8 +48,12 @@ def report(
         page = write_page(folder)
     elif comparisons(folder):
         page = write_overview(folder)
+    elif cells(folder):
+        page = write_bench_page(folder)
+    elif (folder / DATABASE).exists():
+        raise FileError(f"the comparison in '{folder}' has not ended; run the same `autobyte compare` again")
     else:
-        page = write_bench_page(folder) if cells(folder) else write_page(folder)
+        raise FileError(f"'{folder}' holds no results; {which}")
     if json:
         print_json({"page": str(page)})
     else:

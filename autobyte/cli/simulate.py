@@ -208,9 +208,9 @@ def _finite(value: float) -> float | None:
 
 
 def _show(summary: dict[str, Any], run: "Simulation", config: "Config", trace: Path | None) -> None:
-    from autobyte.cli.console import percent, print_line, print_table
+    from autobyte.cli.console import print_line, print_table
     from autobyte.comparison.title import count, title
-    from autobyte.units import format_seconds
+    from autobyte.units import format_percent, format_seconds
 
     print_line(f"{title(summary)}\n{config.policy} {config.label}")
     steps = {
@@ -228,13 +228,12 @@ def _show(summary: dict[str, Any], run: "Simulation", config: "Config", trace: P
         print_line("DDP at its best bucket is within 5 % of the bound: there is nothing to gain")
     else:
         slower = "slower than DDP at its best; " if summary["gap_closed"] < 0 else ""
-        print_line(
-            f"{slower}of the gap between DDP at its best and the bound, closed: {percent(summary['gap_closed'])}"
-        )
+        closed = format_percent(summary["gap_closed"])
+        print_line(f"{slower}of the gap between DDP at its best and the bound, closed: {closed}")
     whose = "worker 0's " if len(run.forward_s) > 1 else ""  # others do otherwise
     print_line(
         f"{count(summary['blocks'], 'block')}, {summary['inversions']:,} of them behind a less urgent one; "
-        f"{whose}link busy {percent(summary['workers'][0]['utilisation'])} of the time"
+        f"{whose}link busy {format_percent(summary['workers'][0]['utilisation'])} of the time"
     )
     stalls = sorted(summary["layers"], key=lambda layer: -layer["stall_s"])[:5]
     waits = ", ".join(

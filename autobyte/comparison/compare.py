@@ -18,8 +18,9 @@ from autobyte.models import load, names
 from autobyte.notebooks import html_table
 from autobyte.results import DATABASE, Results
 from autobyte.scenario import STEADY, Scenario
-from autobyte.scheduler.policies import space_of
+from autobyte.scheduler.policies import check_ranges, space_of
 from autobyte.simulator.effects import PLAIN, Effects
+from autobyte.units import format_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,14 +57,39 @@ class Comparison:
     def to_frame(self) -> "pd.DataFrame":
         """Return a pandas DataFrame: a row for each tuner or policy, by name.
 
-        Columns are those of `outcome`; sizes in bytes, times in seconds, speeds in samples per second. The config
-        takes the columns `policy`, `partition_bytes` and `credit_bytes`, and one for each knob.
+        Columns of both:
+
+        - `policy`, `partition_bytes`, `credit_bytes`, and one for each knob: the config that was found; sizes in
+          bytes; NaN where the policy does not have the knob.
+        - `samples_per_s`: speed under it, without noise (samples/s).
+        - `gap_closed`: 0 is DDP at its best bucket size, 1 the bound; a fraction, below 0 where DDP is faster. NaN
+          where the two are within 5 %, which tables show as "–".
+
+        Of tuners, medians over seeds:
+
+        - `failed_runs`: runs in which the tuner failed (a count).
+        - `speedup_over_fifo`: speed over that of `fifo` (a ratio).
+        - `regret`: what the config lacks of the speed of the best one of the space (a fraction).
+        - `iterations`: steps after which the regret stays at 3 % or less (a count).
+        - `search_cost_s`: training time beyond what the best config would have taken (s).
+        - `tuner_cpu_s`: CPU time of the tuner (s).
+        - `switches`: changes of the config (a count).
+        - `oracle_gap_closed`: 0 is the best constant config, 1 the best at any time of a scenario; a fraction, NaN
+          where the two are within 5 %.
+        - `before_cost_s`: as `search_cost_s`, of a search before the scenario (s); NaN without one.
+
+        Of policies, the run of the median seed:
+
+        - `step_s`: a step (s).
+        - `over_bound`: the step over the bound (a ratio).
 
         Raises:
             MissingExtra: pandas is not installed.
         """
         pandas = require("pandas", extra="pandas", what="a DataFrame")
-        return pandas.DataFrame([_flat(row) for row in self.rows]).set_index("name")
+        frame = pandas.DataFrame([_flat(row) for row in self.rows]).set_index("name")
+        unknown = [column for column in frame if frame[column].isna().all()]
+        return frame.astype(dict.fromkeys(unknown, float))  # None, where nothing is known, is not a number
 
     def __repr__(self) -> str:
         best = max(self.rows, key=lambda row: float(row["samples_per_s"]))
@@ -71,11 +97,10 @@ class Comparison:
         return f"Comparison({self._title}: {found})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (row["name"], config.policy, config.label, f"{row['samples_per_s']:,.1f}", _percent(row["gap_closed"]))
-            for row in self.rows
-            for config in [Config.from_json(row["config"])]
-        ]
+        rows = []
+        for row in self.rows:
+            config, closed = Config.from_json(row["config"]), format_percent(row["gap_closed"])
+            rows.append((row["name"], config.policy, config.label, f"{row['samples_per_s']:,.1f}", closed))
         return html_table(self._title, rows, columns=("", "policy", "⟨S_p, S_c⟩", "samples/s", "gap closed"))
 
     @property
@@ -126,7 +151,8 @@ def compare(
         what was found; the same arguments find the same.
 
     Raises:
-        InputError: no job, an unknown name, a count below 1, or arguments that do not go together.
+        InputError: no job, an unknown name, a count below 1, a space of sizes that the policy does not have, or
+            arguments that do not go together.
         FileError: `results` holds another comparison.
     """
     if not isinstance(job, Job):
@@ -146,6 +172,7 @@ def compare(
                 )
             )
     within = space or space_of("bytescheduler", job)
+    check_ranges(within.default.policy, within)
     contest = Contest(
         job, tuple(tuners or TUNERS), budget, seeds, within, scenario, effects,
         retune=retune, before=before, storage=storage,
@@ -177,7 +204,3 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in row.items() if key not in ("name", "config")}
     plain = {key: value for key, value in rest.items() if not isinstance(value, dict | list)}
     return {"name": row["name"], **placed, **config.knobs, **plain}
-
-
-def _percent(part: float | None) -> str:
-    return "–" if part is None else f"{100 * part:.1f} %".replace("-", "−")

@@ -76,8 +76,7 @@ class Core:
         if self._closed or self._complete[tensor]:
             why = "after its step was closed" if self._closed else "twice in one step"
             raise SchedulingError(f"tensor '{self._plan.job.gradients.names[tensor]}' became ready {why}")
-        self._mark(tensor)
-        return self._start()
+        return self._start() if self._mark(tensor) else []
 
     def sent(self, block: Block) -> list[Block]:
         """A block has left this rank: its credit returns, and its all-gather, if it has one, may go."""
@@ -116,6 +115,7 @@ class Core:
         self._order: list[int] = plan.tiling.order.tolist()
         self._rank: list[int] = plan.tiling.rank.tolist()
         self._follower: list[int] = plan.tiling.follower.tolist()
+        self._blocks_of = plan.tiling.blocks_of
         self._sequence: list[int] | None = None if plan.sequence is None else plan.sequence.tolist()
         self._new_step()
 
@@ -130,19 +130,24 @@ class Core:
         self._undone = len(self._blocks)
         self._closed = False
 
-    def _mark(self, tensor: int) -> None:
+    def _mark(self, tensor: int) -> bool:
+        """A tensor is there; whether a block has become ready."""
         self._complete[tensor] = True
         self._incomplete -= 1
-        for index in self._plan.tiling.blocks_of[tensor]:
-            self._release(index)
+        released = False
+        for index in self._blocks_of[tensor]:
+            released |= self._release(index)
+        return released
 
-    def _release(self, index: int) -> None:
-        """One of those that a block waits for is there."""
+    def _release(self, index: int) -> bool:
+        """One of those that a block waits for is there; whether it was the last."""
         self._missing[index] -= 1
-        if self._missing[index] == 0:
-            self._state[index] = BlockState.READY
-            if self._sequence is None:
-                heapq.heappush(self._queue, self._rank[index])
+        if self._missing[index]:
+            return False
+        self._state[index] = BlockState.READY
+        if self._sequence is None:
+            heapq.heappush(self._queue, self._rank[index])
+        return True
 
     def _start(self) -> list[Block]:
         """Take blocks from the head of the line while there is credit; none overtakes a more urgent one."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ class Runner:
         self._reduced = reduced
         self._trace = trace
         self._rank = rank
-        self._mailbox: deque[Callable[[], None]] = deque()
+        self._mailbox: deque[int | Callable[[], None]] = deque()  # tensors that are ready, and what else to do
         self._emptying = threading.Lock()
         self._at_boundary = True
         self._broken = False  # a block has failed
@@ -135,7 +135,7 @@ class Runner:
 
     def ready(self, tensor: int) -> None:
         """A gradient is complete on this rank."""
-        self._post(lambda: self._on_ready(tensor))
+        self._post(tensor)
 
     def end_step(self) -> None:
         """No more gradients will come in this step."""
@@ -145,20 +145,26 @@ class Runner:
         """Use another plan from the next step boundary on."""
         self._post(lambda: self._on_configure(plan))
 
-    def _post(self, event: Callable[[], None]) -> None:
+    def _post(self, event: int | Callable[[], None]) -> None:
         """Leave an event, and handle all there are unless somebody is at it already."""
-        self._mailbox.append(event)
-        while self._mailbox and self._emptying.acquire(blocking=False):
+        mailbox, emptying = self._mailbox, self._emptying
+        mailbox.append(event)
+        while mailbox and emptying.acquire(blocking=False):
             try:
-                while self._mailbox:
-                    self._mailbox.popleft()()
-                    self._at_boundary = self._core.at_boundary
+                while mailbox:
+                    event = mailbox.popleft()
+                    if isinstance(event, int):
+                        self._on_ready(event)
+                    else:
+                        event()
+                        self._at_boundary = self._core.at_boundary
             finally:
-                self._emptying.release()
+                emptying.release()
 
     def _load(self, plan: Plan) -> None:
         self._plan = plan
-        self._coming = [len(blocks) for blocks in plan.tiling.blocks_of]
+        self._blocks_of = plan.tiling.blocks_of
+        self._coming = [len(blocks) for blocks in self._blocks_of]
         self._ready_s = [0.0] * len(self._coming)
         self._start_s = [0.0] * len(plan.tiling)
         self._sent_s = [0.0] * len(plan.tiling)
@@ -170,16 +176,20 @@ class Runner:
 
     def _on_ready(self, tensor: int) -> None:
         started = self._core.ready(tensor)
-        self._ready_s[tensor] = self._clock()
-        self._start(started)
-        self._tell([tensor], only_empty=True)
+        self._at_boundary = False
+        if self._trace is not None:
+            self._ready_s[tensor] = self._clock()
+        if started:
+            self._start(started)
+        if not self._blocks_of[tensor]:
+            self._arrived(tensor)
 
     def _on_end_step(self) -> None:
         missing, now = self._core.missing, self._clock()
         for tensor in missing:
             self._ready_s[tensor] = now
         self._start(self._core.end_step())
-        self._tell(missing, only_empty=True)
+        self._tell(tensor for tensor in missing if not self._blocks_of[tensor])
         self._adopt()
 
     def _on_configure(self, plan: Plan) -> None:
@@ -262,18 +272,17 @@ class Runner:
         self._broken = True
         self._failed(block, error)
 
-    def _tell(self, complete: list[int], *, only_empty: bool = False) -> None:
-        """Tensors are in place; of those that have just become ready, only the ones without bytes."""
+    def _tell(self, complete: Iterable[int]) -> None:
+        """Tensors are in place."""
         for tensor in complete:
-            if not only_empty or not self._plan.tiling.blocks_of[tensor]:
-                self._arrived(tensor)
+            self._arrived(tensor)
 
     def _count(self, block: Block) -> list[int]:
         """The tensors that are complete with this block."""
-        complete = []
+        complete, coming = [], self._coming
         for tensor in {segment.tensor: None for segment in block.segments}:
-            self._coming[tensor] -= 1
-            if self._coming[tensor] == 0:
-                self._coming[tensor] = len(self._plan.tiling.blocks_of[tensor])  # for the next step
+            coming[tensor] -= 1
+            if coming[tensor] == 0:
+                coming[tensor] = len(self._blocks_of[tensor])  # for the next step
                 complete.append(tensor)
         return complete

@@ -61,21 +61,28 @@ def buckets(gradients: Gradients, first_bytes: int, bucket_bytes: int) -> Tiling
 
     Reference: PyTorch DDP (VLDB'20), sec. 3.2.3; `compute_bucket_assignment_by_size` in reducer.cpp.
     """
-    full: list[list[Segment]] = []
-    filling: dict[int, list[Segment]] = {}
+    full: list[list[int]] = []  # tensors of each
+    filling: dict[int, list[int]] = {}
     filled: dict[int, int] = {}  # bytes
     closed: set[int] = set()  # dtypes whose first bucket is full
+    kinds, nbytes = gradients.kind.tolist(), gradients.nbytes.tolist()
     for tensor in reversed(range(len(gradients))):
-        numel, kind = int(gradients.numel[tensor]), int(gradients.kind[tensor])
-        if not numel:
+        kind = kinds[tensor]
+        if not nbytes[tensor]:
             continue
-        filling.setdefault(kind, []).append(Segment(tensor, 0, numel))
-        filled[kind] = filled.get(kind, 0) + int(gradients.nbytes[tensor])
+        filling.setdefault(kind, []).append(tensor)
+        filled[kind] = filled.get(kind, 0) + nbytes[tensor]
         if filled[kind] >= (bucket_bytes if kind in closed else first_bytes):
             full.append(filling.pop(kind))
             del filled[kind]
             closed.add(kind)
-    return Tiling.of(gradients, full + list(filling.values()))
+    full += filling.values()
+    # in columns at once: an object for each of thousands of tensors would set off garbage collection, which takes a
+    # second in a process with two million objects
+    tensors = np.array([tensor for bucket in full for tensor in bucket], dtype=np.int64)
+    edges = np.cumsum([0, *map(len, full)])
+    order = np.arange(len(full))
+    return Tiling(gradients, tensors, np.zeros_like(tensors), gradients.numel[tensors], edges, order)
 
 
 def chop(gradients: Gradients, block: list[Segment], most_bytes: int) -> list[list[Segment]]:

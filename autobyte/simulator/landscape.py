@@ -1,15 +1,18 @@
 """The speed of every config of a grid: the ground truth that tuners are measured against."""
 
+import contextlib
 import math
 import os
+import queue
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+import autobyte.compilations  # noqa: F401  ends with the process what its threads compile
 from autobyte.config import Config
 from autobyte.job import Floats, Job
 from autobyte.simulator.effects import PLAIN, Effects
@@ -39,10 +42,35 @@ class Landscape:
 
 
 def survey(job: Job, configs: Sequence[Config], *, effects: Effects = PLAIN) -> Landscape:
-    """Simulate a steady step under each config, on all cores."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the kernel lets go of the GIL
-        seconds = list(pool.map(lambda config: step_s(job, config, effects=effects), configs))
-    return Landscape(job, tuple(configs), np.array(seconds))
+    """Simulate a steady step under each config, on all cores.
+
+    Its threads are daemons, and no executor's: an interpreter that ends would wait for those, however much is left.
+    """
+    seconds, failed = np.empty(len(configs)), dict[int, BaseException]()
+    left: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for index in range(len(configs)):
+        left.put(index)
+
+    def work() -> None:
+        while not failed and not left.empty():
+            with contextlib.suppress(queue.Empty):
+                index = left.get_nowait()
+                try:
+                    seconds[index] = step_s(job, configs[index], effects=effects)
+                except BaseException as error:  # raised below, for the caller
+                    failed[index] = error
+
+    threads = [
+        threading.Thread(target=work, name="autobyte survey", daemon=True)  # the kernel lets go of the GIL
+        for _ in range(min(len(configs), len(os.sched_getaffinity(0))))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[min(failed)]
+    return Landscape(job, tuple(configs), seconds)
 
 
 def contenders(job: Job, configs: Sequence[Config], *, effects: Effects = PLAIN) -> Landscape:

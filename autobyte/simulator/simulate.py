@@ -9,7 +9,7 @@ from autobyte.scenario import STEADY, Scenario
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.plan import Plan
-from autobyte.scheduler.policies import make_plan
+from autobyte.scheduler.policies import check_sizes, make_plan
 from autobyte.scheduler.runner import Runner
 from autobyte.scheduler.sends import sends
 from autobyte.simulator.clock import VirtualClock
@@ -49,8 +49,8 @@ def simulate(
         trace: record spans.
 
     Raises:
-        InputError: no job, a job without a config, a plan with one, fewer than one iteration, or a scenario that
-            changes the number of workers.
+        InputError: no job, a job without a config, a plan with one, a config with sizes that its policy does not
+            have, fewer than one iteration, or a scenario that changes the number of workers.
 
     >>> simulate(job, Config(4_000_000, 16_000_000)).samples_per_s
     """
@@ -58,6 +58,8 @@ def simulate(
         raise InputError(f"say simulate(Job(…), Config(…)), got {job!r} and {config!r}")
     if isinstance(job, Plan) != (config is None):
         raise InputError("say simulate(job, config), or simulate(plan)")
+    if config is not None:
+        check_sizes(config, "the config")
     plan = job if isinstance(job, Plan) else make_plan(job, config or BYTESCHEDULER_DEFAULT)
     if iterations < 1:
         raise InputError(f"iterations must be at least 1, got {iterations}")

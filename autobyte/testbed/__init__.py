@@ -4,6 +4,7 @@ namespaces.py   who may make them, whose they are, what a killed run has left
 hosts.py        hosts, the switch between them, the rates of their links
 launch.py       a command on every host, as torchrun would start it
 gpu.py          one GPU that all ranks share: NCCL's settings, and the daemon that it takes
+rig.py          hosts and that GPU for one launch after the other; or CPUs, to rehearse
 """
 
 from autobyte.testbed.gpu import SharedGpu

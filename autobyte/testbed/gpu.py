@@ -93,8 +93,10 @@ def find_gpu() -> tuple[str, str]:
     """Name of the first GPU of this machine, and version of its driver.
 
     Raises:
-        TestbedError: there is none.
+        TestbedError: there is none, or it is hidden.
     """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        raise TestbedError("CUDA_VISIBLE_DEVICES is empty, so ranks see no GPU; unset it")
     command = [QUERY, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STARTING_S, check=False)

@@ -96,6 +96,19 @@ class PolicyContract:
         for job in self._jobs(empty):
             assert len(self._plan(job, self._space(job).default).tiling) == 0
 
+    def test_sizes_that_it_does_not_name_change_nothing(self) -> None:
+        """Users who give them are told that the policy has none."""
+        for job, config in self._cases():
+            size, credit = config.partition_bytes, config.credit_bytes
+            others = {
+                "partition": replace(config, partition_bytes=2 * size),
+                "credit": replace(config, credit_bytes=3 * credit),
+            }
+            for name in others.keys() - set(self.policy.sizes):
+                assert self._plan(job, others[name]).digest == self._plan(job, config).digest, (
+                    f"{name} of {config.label}"
+                )
+
     def test_it_goes_by_gradients_alone_if_it_says_so(self) -> None:
         """With `by_gradients`, layer times and links change nothing in a plan."""
         if not self.policy.by_gradients:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError, unknown
-from autobyte.scheduler.policies import POLICIES
+from autobyte.scheduler.policies import POLICIES, check_ranges, check_sizes
 from autobyte.tuners import TUNERS
 
 AUTO, BYTESCHEDULER = "auto", "bytescheduler"
@@ -77,20 +77,21 @@ def _check_size(model: nn.Module, config: Config) -> None:
 
 
 def check_policy(policy: str, config: Config) -> None:
-    """Make sure that a config is of the policy that was named, if any was.
+    """Make sure that a config is of the policy that was named, if any was, and says nothing that it does not have.
 
     Raises:
-        InputError: it is of another one.
+        InputError: it is of another one, or has sizes that change nothing.
     """
     if policy not in (BYTESCHEDULER, config.policy):
         raise InputError(f"policy='{policy}', but config= is of '{config.policy}': say Config(…, '{policy}')")
+    check_sizes(config)
 
 
 def check_space(space: object, *, tuner: str | None, policy: str, config: Config | Path | str | None) -> None:
     """Look at what a tuner may choose from, if anything was said of it.
 
     Raises:
-        InputError: it is no space, has knobs that the policy lacks, lacks the config, or nobody chooses.
+        InputError: it is no space, has knobs or sizes that the policy lacks, lacks the config, or nobody chooses.
     """
     if space is None:
         return
@@ -102,7 +103,9 @@ def check_space(space: object, *, tuner: str | None, policy: str, config: Config
         raise InputError("space= is what a tuner may choose from: say tuner=, too")
     if isinstance(config, str | Path):
         return  # it is looked at when it is read
-    known = POLICIES[policy if config is None else config.policy].knobs
+    policy = policy if config is None else config.policy
+    check_ranges(policy, space)
+    known = POLICIES[policy].knobs
     for name in space.knobs:
         if name not in known:
             raise unknown("knob in space=", name, known)

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable
 
 from autobyte.torch.exchange.exchange import Listener
+from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import Updates
@@ -26,10 +27,12 @@ class Listeners(Listener):
         self._times: LayerTimes | None = None
         self._layer_of: Mapping[str, int] = {}
         self._online: Online | None = None
+        self._resumption: Resumption | None = None
 
-    def start(self, updates: Updates, verification: Verification) -> None:
+    def start(self, updates: Updates, verification: Verification, resumption: Resumption) -> None:
         """Tell these parts from now on; the first step may begin after that."""
         self._updates = updates
+        self._resumption = resumption
         self._verification = verification if verification.active else None
 
     def measure(self, times: LayerTimes, layer_of: Mapping[str, int]) -> None:
@@ -64,6 +67,10 @@ class Listeners(Listener):
         if self._verification is not None:
             self._verification.keep(name, gradient)
 
-    def announces(self) -> bool | None:
+    def announces(self) -> bool:
         """Whether rank 0 has an answer, or a window may end."""
-        return None if self._online is None else self._online.announces()
+        return self._online is not None and self._online.announces()
+
+    def loaded(self) -> Tensor | None:
+        """What this rank trains, if it has loaded something."""
+        return None if self._resumption is None else self._resumption.note()

@@ -75,10 +75,9 @@ class Off:
         self._optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state; after `recover()`, what a checkpoint keeps of the training, too."""
+        """The optimizer's state and its steps; after `recover()`, what a checkpoint keeps of the training, too."""
         state = self._optimizer.state_dict()
-        if self.last_state is not None:
-            state["autobyte"] = self.last_state | {"steps": self.steps}
+        state["autobyte"] = (self.last_state or {}) | {"steps": self.steps}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.internals import has_compiled_forward, is_compiled, see_hooks
+from autobyte.internals import has_compiled_part, see_hooks
+from autobyte.scheduler.policies import check_sizes
 from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.exchange.exchange import Heard
 from autobyte.torch.exchange.join import share_everything
+from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
@@ -34,6 +38,8 @@ from autobyte.torch.tuning.report import Report, report_on
 from autobyte.torch.tuning.search import Search, fingerprint
 
 log = logging.getLogger("autobyte")
+
+COMPILED = "the model is compiled, so its layers have no hooks, and nothing is measured or tuned"
 
 
 class On:
@@ -72,6 +78,8 @@ class On:
         self.last_report: Report | None = None  # made by `close`
         self.last_state: dict[str, Any] | None = None  # made by `recover`: what a checkpoint keeps of the training
         self._handles: list[RemovableHandle] = []
+        self._watch: list[RemovableHandle] = []
+        self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
         self._drift = drift
         self.training = connect()
         self._record = record
@@ -85,25 +93,34 @@ class On:
             if search is not None:
                 self._search = search(self.training)
                 self._search.resume()
+            self._begin(listeners, cross_step=cross_step, verify_steps=verify_steps)
         except BaseException:
+            for handle in (*self._watch, *self._marks, *self._handles):
+                handle.remove()
             self.training.close()  # else its hooks would stay with the model
             raise
+
+    def _begin(self, listeners: Listeners, *, cross_step: bool, verify_steps: int) -> None:
+        """Make the parts that hear of steps, and hook into the model."""
+        model, optimizer = self._model, self._optimizer
         self._verification = Verification(self.training, verify_steps)
         self._steps = 0
+        self._told_steps = -1  # that a message has said
+        self._untuned = ""  # why nothing is planned or tuned
         self._clipping: Clipping | None = None  # of the step whose averages are not in place, until it is taken
+        self._evaluating = False  # the last step had a closure
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
-        listeners.start(self._updates, self._verification)
+        self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
+        listeners.start(self._updates, self._verification, self._resumption)
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
-        self._marks: list[RemovableHandle] = []  # hooks on the forward pass that take no update
         self._times: LayerTimes | None = None  # once layers are known
         if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
         else:
             self._warn_untuned()
-        self._watch: list[RemovableHandle] = []
         if self._hooked:
             self._watch = [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
             self._marks.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
@@ -111,10 +128,12 @@ class On:
             self._handles += [
                 module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
                 module.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
+                module.register_load_state_dict_post_hook(Hook(lambda *_: self._resumption.load())),  # type: ignore[no-untyped-call]
             ]
         self._handles += [  # the user may read or write the state of the wrapped optimizer itself, too
             optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),
             optimizer.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),
+            optimizer.register_load_state_dict_post_hook(Hook(lambda *_: self._resumption.load())),
         ]
 
     @property
@@ -127,8 +146,9 @@ class On:
         exchange, progress = self.training.exchange, self.training.progress
         self.training.check_groups(self._optimizer)
         self._updates.settle()  # still due if no forward or backward pass came since the step before
+        self._evaluating = closure is not None
         if closure is not None:
-            exchange.announced()  # looked at and dropped: no switch between two evaluations
+            self._take_up(exchange.heard())  # what was announced is dropped: no switch between two evaluations
             return self._step_with(closure)
         if self._may_wait and not progress.averaged:
             self._end_backward()
@@ -140,8 +160,7 @@ class On:
         self._steps += 1
         progress.take()
         progress.end()
-        if self._online is not None and not (progress.joining and exchange.joined):
-            self._online.after_step()
+        self._after_step()
         return None
 
     @property
@@ -193,6 +212,39 @@ class On:
             self._updates.settle()
             self.training.exchange.close(ahead=True)
             self._clipping = Clipping(limit=limit)
+
+    def _give_up(self) -> None:
+        """The user gives up the step of a backward pass. To other ranks, who may take it, it is a step."""
+        self._synchronize(given_up=True)
+        if not self._evaluating:
+            self._after_step()
+
+    def _after_step(self) -> None:
+        """Do what all ranks do after a step, each for itself or together."""
+        exchange = self.training.exchange
+        if self.training.progress.joining and exchange.joined:
+            return
+        heard = exchange.heard()
+        if self._online is not None:
+            self._online.after_step(announced=heard.announced)
+        self._take_up(heard)
+
+    def _take_up(self, heard: Heard) -> None:
+        """Compare ranks where some have loaded something, and use the plan that rank 0 has loaded. Collective then.
+
+        Raises:
+            CommunicationError: on every rank, if they train different models now.
+        """
+        if not heard.loaded:
+            return
+        self.flush()
+        control = self.training.control
+        plan = self._resumption.agree(heard.note, by_all=heard.loaded == control.size, control=control)
+        self._steps = control.share(self._steps)
+        if plan is not None:
+            self.training.resume(plan)
+            if self._online is not None:
+                self._online.restart()
 
     @torch.no_grad()
     def _step_with(self, closure: Callable[[], Any]) -> Any:
@@ -253,8 +305,8 @@ class On:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
         clear = drop if set_to_none else zero
-        if self.training.progress.open or self._clipping is not None:  # the user gives up this backward pass's step
-            self._synchronize(given_up=True)
+        if self.training.progress.open or self._clipping is not None:
+            self._give_up()
         self.training.exchange.forget()
         in_transit = self._updates.clear_later(clear)
         for group in self._optimizer.param_groups:
@@ -270,7 +322,7 @@ class On:
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave; a config of another job is left aside.
+        """Take up what `state_dict` gave. Its plan is used some steps later; that of another job is left aside.
 
         Raises:
             CommunicationError: training cannot go on, because averages can no longer be made.
@@ -278,6 +330,9 @@ class On:
         try:
             self.flush()
             self.training.exchange.start_over()
+            if self.training.progress.open:
+                self._give_up()
+                self.training.exchange.start_over()
         except CommunicationError as error:
             raise CommunicationError(
                 f"training cannot go on here: call recover(), and load the checkpoint into a new wrapper ({error})"
@@ -286,8 +341,8 @@ class On:
         if "autobyte" not in state_dict:
             return
         self._steps = state_dict["autobyte"].get("steps", self._steps)
-        if self.training.resume(state_dict["autobyte"]) and self._online is not None:
-            self._online.restart()
+        if self.training.fits(state_dict["autobyte"]):
+            self._resumption.load(state_dict["autobyte"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse it: the gradients that travel are agreed upon.
@@ -299,6 +354,7 @@ class On:
 
     def reconfigure(self, config: Config) -> None:
         """Use a config from the next step on. Collective."""
+        check_sizes(config, "the config")
         self.training.control.agree("a config", str(config))
         if self._online is not None:
             self._online.use(config)
@@ -309,14 +365,14 @@ class On:
         """What was tried, won and spent."""
         adviser = self._online.adviser if self._online is not None else None
         tuner = self._search.tuner if self._search is not None else None
-        return report_on(self.training, adviser, tuner=tuner, default=self._default)
+        return report_on(self.training, adviser, tuner=tuner, default=self._default, untuned=self._untuned)
 
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""
         try:
             self.flush()
         finally:
-            self.last_report = self.report()
+            self.last_report = replace(self.report(), over=True)
             for handle in (*self._watch, *self._marks, *self._handles):
                 handle.remove()
             self._updates.remove()
@@ -339,7 +395,8 @@ class On:
                 "failed, and updated them from averages that never arrived: load a checkpoint"
             )
         self.last_state = self._to_json()
-        log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
+        if self._told_steps != self._steps:
+            log.warning("rank %d: parameters and optimizer state have taken %d steps", self._rank, self._steps)
         return self._steps
 
     def part(self) -> None:
@@ -355,6 +412,7 @@ class On:
 
     def _on_undone(self) -> None:
         self._steps -= 1
+        self._told_steps = self._steps
         log.warning(
             "rank %d: some averages never arrived, so the last step() is undone on every layer: parameters and "
             "optimizer state have taken %d steps",
@@ -378,7 +436,7 @@ class On:
         return why is None
 
     def _is_compiled(self) -> bool:
-        return any(is_compiled(module) or has_compiled_forward(module) for module in self._model.modules())
+        return has_compiled_part(self._model)
 
     def _unhook_compiled(self, *_: object) -> None:
         """Take hooks away once the user has compiled a part: `fullgraph=True` refuses them."""
@@ -399,7 +457,8 @@ class On:
             self._times.begin()  # of a pass that is never seen: what was measured before counts on
 
     def _warn_untuned(self) -> None:
-        if self._search is not None or self._callback is not None:
+        self._untuned = f"{COMPILED}: pass in the model itself, and call what torch.compile(model) returns"
+        if self.training.rank == 0 and (self._search is not None or self._callback is not None):
             log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
@@ -428,7 +487,8 @@ class On:
             self._online = Online(self.training, layers, times, adviser, self._callback)
             self._listeners.tune(self._online)
         else:
-            log.warning("ranks call their layers in different orders: nothing is planned or tuned")
+            self._untuned = "ranks call their layers in different orders: nothing is planned or tuned"
+            log.warning("%s", self._untuned)
 
     def _recording(self) -> Recording | None:
         if self._record is None:

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
-from autobyte.internals import is_unscaling
+from autobyte.internals import is_making_state, is_unscaling, untraced
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off, is_rank_0
@@ -202,18 +202,24 @@ class DistributedOptimizer(Optimizer, Joinable):
         """The user's own defaults."""
         return self._optimizer.defaults
 
+    @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters, at once or when their layers are called.
 
         Args:
             closure: evaluates the model again and returns the loss; its gradients are averaged each time.
         """
+        if is_making_state():
+            self.flush()
+            return self._optimizer.step(closure)  # of this rank alone, and no step of the training
         return self._mode.step(closure)
 
+    @untraced
     def synchronize(self) -> None:
         """Wait for all averages: to clip gradients, to unscale them, or to look at them before `step()`."""
         self._mode.synchronize()
 
+    @untraced
     def flush(self) -> None:
         """Take every update that is due: afterwards parameters are what `step()` made of them. Not collective."""
         self._mode.flush()
@@ -226,6 +232,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         """Backward passes within the block accumulate, and send nothing."""
         return self._mode.no_sync()
 
+    @untraced
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False
     ) -> torch.Tensor:
@@ -251,6 +258,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         limit, kind = check_norm(max_norm, norm_type)
         return self._mode.clip_grad_norm_(limit, kind, error_if_nonfinite=error_if_nonfinite)
 
+    @untraced
     def clip_grad_value_(self, clip_value: float) -> None:
         """Clamp every element of the averages, between `backward()` and `step()`; not collective.
 
@@ -264,6 +272,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             raise InputError(f"clip_value must not be negative, got {clip_value}")
         self._mode.clip_grad_value_(float(clip_value))
 
+    @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients; those that travel are cleared after their update."""
         self._mode.zero_grad(set_to_none)

@@ -71,6 +71,13 @@ def test_the_example_of_simulate_shows_a_gain(say: Say) -> None:
     assert "gap between DDP at its best and the bound, closed: 91.3 %" in table
 
 
+def test_sizes_that_a_policy_does_not_have_are_one_line(say: Say) -> None:
+    for policy, option in (("fifo", "partition"), ("fifo", "credit"), ("ddp", "credit"), ("tictac", "partition")):
+        status, _, err = say("simulate", "--model", PROFILE, "--policy", policy, f"--{option}", "4MB")
+        assert (status, err) == (2, f"autobyte: policy '{policy}' has no {option}: leave --{option} out\n")
+    assert say("simulate", "--model", PROFILE, "--policy", "ddp", "--partition", "4MB")[0] == 0
+
+
 def test_simulate_takes_units_lists_and_scenarios(say: Say) -> None:
     words = ["simulate", "--model", PROFILE, "--workers", "2", "--bandwidth", "1Gbit,500Mbit", "--slowdown", "1,2"]
     answer = json.loads(say(*words, "--latency", "2ms", "--overhead", "1ms,0s", "--json")[1])
@@ -298,6 +305,23 @@ def test_a_link_without_limit_is_compared_and_reported(say: Say, tmp_path: Path)
     assert say(*QUICK, "--bandwidth", "inf", "--tuners", "default", "--out", tmp_path / "run")[0] == 0
     assert say("report", tmp_path / "run")[0] == 0
     assert "inf Gbit/s" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_report_says_what_is_wrong_with_a_folder(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "results.sqlite").write_text("")
+    which = "name one that `autobyte compare --out` or `autobyte bench --out` wrote"
+    for name, told in {
+        "nowhere": f"does not exist; {which}",
+        "file": f"is not a folder; {which}",
+        "empty": f"holds no results; {which}",
+        "begun": "has not ended; run the same `autobyte compare` again",
+    }.items():
+        status, out, err = say("report", tmp_path / name)
+        assert (status, out) == (2, "")
+        assert err.endswith(f"'{tmp_path / name}' {told}\n") and len(err.splitlines()) == 1
 
 
 PLUGIN = """

@@ -45,7 +45,8 @@ def test_sizes_enough_give_the_cost_of_a_block(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--engine", "allreduec"), "unknown engine 'allreduec'; did you mean 'allreduce'? (known: allreduce, ps)"),
+        (("--engine", "allreduec"), "unknown engine 'allreduec'; did you mean 'allreduce'? (known: allreduce, nccl,"),
+        (("--engine", "nccl"), "the engine nccl moves blocks from GPU to GPU: say --gpu"),
         (("--sizes", "10B"), "a block of float32 has a multiple of 4 bytes, not 10"),
         (("--sizes", "some"), "cannot read size 'some'; write it like 4MiB or 160KB"),
         (("--dtype", "int7"), "unknown dtype 'int7'"),

@@ -1,6 +1,7 @@
 """`autobyte.compare`: what the command prints, for Python and notebooks."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from autobyte.scenario import Change
 PROFILE = Path(__file__).parents[1] / "data" / "small_vgg.json"
 JOB = Job(find(str(PROFILE)), Cluster.uniform(8, 1.25e8))
 COMMAND = ["compare", "--model", str(PROFILE), "--bandwidth", "1Gbit", "--budget", "3", "--seeds", "1", "--json"]
+KNOBS = ("fusion", "cycle_ms")
 CPU = "tuner_cpu_s"  # the one number that is measured
 
 
@@ -50,6 +52,19 @@ def test_it_becomes_a_data_frame_and_a_table() -> None:
     best = max(found.rows, key=lambda row: row["samples_per_s"])["name"]
     assert repr(found).startswith(f"Comparison(2 policies on small_vgg, allreduce, 8 workers: '{best}' is fastest")
     assert len(ET.fromstring(found._repr_html_()).findall("tbody/tr")) == 2
+
+
+def test_the_columns_of_a_data_frame_are_explained() -> None:
+    """In the docstring and on the page, each of them; and what is not known is not a number."""
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text().partition("## Comparisons as DataFrames")[2]
+    found = [{"tuners": ["default"]}, {"policies": ["bytescheduler:fusion=1", "horovod"]}]
+    for what in found:
+        frame = autobyte.compare(JOB, budget=1, seeds=1, **what).to_frame()  # type: ignore[arg-type]
+        for column in frame:
+            assert f"`{column}`" in page
+            assert f"`{column}`" in str(autobyte.comparison.compare.Comparison.to_frame.__doc__) or column in KNOBS
+    alone = autobyte.compare(Job(JOB.model, Cluster.uniform(1, 1e9)), ["default"], budget=1, seeds=1)
+    assert math.isnan(alone.to_frame().loc["default", "gap_closed"])  # one worker: DDP is at the bound
 
 
 def test_without_pandas_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,12 @@
 """Every policy against its paper; DDP against the function that real DDP calls."""
 
+import gc
 import itertools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import covers_exactly, jobs, make_job, spelled, typed_job
 
-from autobyte.config import Config
+from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.job import Cluster, Gradients, Job, Model
 from autobyte.models import load, names
 from autobyte.scheduler.plan import CreditRule, Overlap, Plan
-from autobyte.scheduler.policies import POLICIES, make_plan
+from autobyte.scheduler.policies import POLICIES, check_ranges, check_sizes, make_plan
 from autobyte.scheduler.policies.ddp import BUCKETS, FIRST_BUCKET_BYTES
 from autobyte.simulator.steady import step_s
 from autobyte.units import KIB, MIB
@@ -202,6 +205,40 @@ def test_a_plan_is_the_same_whoever_makes_it(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
+def test_the_sizes_that_a_policy_names_change_its_plan(policy: str) -> None:
+    """That the others do not is in the contract of policies."""
+    job = model_job("resnet50")
+    plain = Config(8 * MIB, 16 * MIB, policy)
+    others = {"partition": replace(plain, partition_bytes=2 * MIB), "credit": replace(plain, credit_bytes=MIB)}
+    for name in POLICIES[policy].sizes:
+        assert make_plan(job, others[name]).digest != make_plan(job, plain).digest
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_sizes_that_a_policy_does_not_have_are_refused(policy: str) -> None:
+    job, sizes = model_job("alexnet"), POLICIES[policy].sizes
+    given = [Config(MIB, 2 * MIB, policy), Config(2 * MIB, 2 * MIB, policy)]
+    refused = [config for config in given if _refuses(check_sizes, config)]
+    assert refused == {2: [], 1: given[:1], 0: given}[len(sizes)]
+    ranges = [Space((MIB, MIB), (1.0, 2.0)), Space((MIB, 2 * MIB), (1.0, 1.0))]
+    refused_ranges = [space for space in ranges if _refuses(check_ranges, policy, space)]
+    assert refused_ranges == {2: [], 1: ranges[:1], 0: ranges}[len(sizes)]
+    space = POLICIES[policy]().space(job)
+    check_sizes(space.default)
+    check_sizes(Config(1, 1, policy))
+    check_ranges(policy, space)
+
+
+def _refuses(check: Callable[..., None], *given: Any) -> bool:
+    try:
+        check(*given)
+    except InputError as error:
+        assert str(error).startswith("policy '")
+        return True
+    return False
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
 def test_a_space_holds_its_own_default_and_grid(policy: str) -> None:
     space = POLICIES[policy]().space(model_job("alexnet"))
     assert space.default.policy == policy
@@ -234,10 +271,15 @@ def test_odd_jobs_are_planned_and_end(policy: str) -> None:
         assert job.model.compute_s * (1 - 1e-9) <= step_s(job, config) < math.inf
 
 
+def tiny_tensors(count: int) -> Job:
+    rows = [(f"l{i}", [(f"w{i}", 64)], 1e-5, 2e-5) for i in range(count)]
+    return Job(Model.build("many", rows, batch_size=1), Cluster.uniform(8, 1.25e9))
+
+
+@pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_thousands_of_tiny_tensors_are_planned_in_a_moment(policy: str) -> None:
-    rows = [(f"l{i}", [(f"w{i}", 64)], 1e-5, 2e-5) for i in range(5000)]
-    job = Job(Model.build("many", rows, batch_size=1), Cluster.uniform(8, 1.25e9))
+    job = tiny_tensors(5000)
     config = POLICIES[policy]().space(job).default
     make_plan(job, config)  # compiles
     again = replace(config, partition_bytes=config.partition_bytes + 4)
@@ -245,3 +287,14 @@ def test_thousands_of_tiny_tensors_are_planned_in_a_moment(policy: str) -> None:
     plan = make_plan(job, again)
     assert time.thread_time() - began < 1.0
     assert plan.tiling.nbytes.sum() == job.gradients.total_bytes * (2 if policy == "dear" else 1)  # both halves
+
+
+@pytest.mark.parametrize("policy", ["ddp", "megatron", "dear"])
+def test_buckets_of_thousands_of_tensors_set_off_no_garbage_collection_each(policy: str) -> None:
+    """An object for each tensor would, and each collection looks at all that a training has in memory."""
+    job = tiny_tensors(5000)
+    config = default(policy, job)
+    assert job.gradients.total_bytes
+    before = gc.get_stats()[0]["collections"]
+    make_plan(job, replace(config, partition_bytes=8 * MIB, credit_bytes=8 * MIB))
+    assert gc.get_stats()[0]["collections"] - before <= 3

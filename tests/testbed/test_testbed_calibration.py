@@ -6,8 +6,9 @@ import pytest
 from beds import needs_namespaces
 
 from autobyte.bench.bench import Cell
-from autobyte.bench.calibration import calibrate
+from autobyte.bench.calibration import Engine, calibrate
 from autobyte.config import Config
+from autobyte.errors import InputError
 from autobyte.simulator.calibrate import EngineCalibration
 from autobyte.simulator.steady import step_s
 from autobyte.units import KIB, MIB
@@ -16,7 +17,8 @@ RATE = 5e7  # bytes/s
 
 
 @needs_namespaces
-def test_a_calibration_explains_what_it_was_measured_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["allreduce", "ordered"])
+def test_a_calibration_explains_what_it_was_measured_on(engine: Engine, tmp_path: Path) -> None:
     seen: list[str] = []
 
     def progress(what: str):
@@ -24,10 +26,11 @@ def test_a_calibration_explains_what_it_was_measured_on(tmp_path: Path) -> None:
         return lambda done, total, part: None
 
     made = calibrate(
-        hosts=2, rate=RATE, engines=("allreduce",), sizes=(MIB, 512 * KIB, 256 * KIB), steps=2, progress=progress
+        hosts=2, rate=RATE, engines=(engine,), sizes=(MIB, 512 * KIB, 256 * KIB), steps=2, progress=progress
     )
-    assert seen == ["allreduce", "allreduce, beside compute"]
-    assert len(made.samples["allreduce probe"]) == 12
+    assert seen == [engine, f"{engine}, beside compute"]
+    assert len(made.samples[f"{engine} probe"]) == 12
+    assert [*made.engines] == ["allreduce"]
     path = tmp_path / "calibration.json"
     made.save(path)
     assert EngineCalibration.load(path) == made
@@ -37,3 +40,8 @@ def test_a_calibration_explains_what_it_was_measured_on(tmp_path: Path) -> None:
     assert 0.5 < costs.rate_share < 1.1
     whole_s = job.gradients.total_bytes / RATE  # two ranks: every byte goes once in either direction
     assert step_s(costs.price(job), Config(MIB, MIB), effects=costs.effects) == pytest.approx(0.1 + whole_s, rel=0.5)
+
+
+def test_a_calibration_has_one_all_reduce() -> None:
+    with pytest.raises(InputError, match="one all-reduce, not several: allreduce, ordered"):
+        calibrate(hosts=2, rate=RATE, engines=("allreduce", "ordered"))

@@ -24,6 +24,14 @@ from autobyte.errors import InputError
         ({"space": (1, 2), "tuner": "random"}, "space must be a Space"),
         ({"space": ab.Space(knobs={"fussion": (0, 1)}), "tuner": "random"}, "did you mean 'fusion'"),
         ({"space": ab.Space((4, 8)), "tuner": "random", "config": Config(16, 16)}, "which is not in space="),
+        (
+            {"space": ab.Space((4, 8)), "tuner": "random", "policy": "ddp"},
+            r"^policy 'ddp' has no credit, but space= searches 1x to 16x: say credit_ratio=\(1, 1\)$",
+        ),
+        (
+            {"space": ab.Space((4, 8), (1, 1)), "tuner": "random", "policy": "fifo"},
+            "^policy 'fifo' has no partition and no credit to search: leave space= out$",
+        ),
     ],
 )
 def test_spaces_that_cannot_be_used(keywords: dict[str, Any], why: str) -> None:
@@ -55,6 +63,15 @@ def _wrong_arguments(rank: int) -> None:
         ({"policy": "dear", "engine": "ps"}, "policy 'dear' halves all-reduces"),
         ({"config": 4}, "config must be a Config or a kept file, got 4"),
         ({"config": "4MiB"}, "config='4MiB': there is no such file"),
+        (
+            {"config": Config(4096, 4096, "fifo")},
+            "policy 'fifo' has no partition and no credit, but config= has ⟨4 KiB, 1x⟩: leave it out, or say "
+            "Config(1, 1, 'fifo')",
+        ),
+        (
+            {"config": Config(4096, 8192, "ddp")},
+            "policy 'ddp' has no credit, but config= has ⟨4 KiB, 2x⟩: say Config(4096, 4096, 'ddp')",
+        ),
         ({"on_window": "print"}, "on_window must be a function of one WindowReport, got 'print'"),
         ({"timeout": 30}, "timeout must be a timedelta, got 30"),
         ({"tuner": "twin", "budget": 0}, "budget must be at least 1 window, got 0"),

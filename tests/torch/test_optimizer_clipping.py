@@ -353,8 +353,6 @@ def _checkpoint(rank: int) -> None:
                 model, optimizer = wrap(module, torch.optim.AdamW(module.parameters(), lr=0.01))
                 module.load_state_dict(state[0])
                 optimizer.load_state_dict(state[1])
-                if isinstance(optimizer, ab.DistributedOptimizer):
-                    assert optimizer.training.job.clips
             optimizer.zero_grad()
             model(rows(rank, step, 5, 12)).square().mean().backward()
             clip_norm(module, optimizer, 0.05, 2.0)

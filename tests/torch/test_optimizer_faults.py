@@ -85,29 +85,6 @@ def _stops_sending(rank: int, where: str) -> None:
     optimizer.broadcast_buffers()
 
 
-def test_a_checkpoint_that_one_rank_loads_alone_ends_all_at_once() -> None:
-    for ranks in at_once(_loads_alone, 3):
-        began = time.monotonic()
-        outcomes = [said(outcome) for outcome in ranks.outcomes()]
-        assert time.monotonic() - began < 15  # of a timeout of 30 s
-        for rank, outcome in enumerate(outcomes):
-            assert re.match(rf"CommunicationError: rank {rank}, step \d+: ", outcome), outcome
-            assert re.search(r"load_state_dict is collective, and rank [12](, 2)? did not take part", outcome), (
-                outcome
-            )
-
-
-def _loads_alone(rank: int, engine: str) -> None:
-    model = make_model()
-    optimizer = wrapped(model, engine, timedelta(seconds=30))
-    train(model, optimizer, rank, range(3))
-    kept = optimizer.state_dict()
-    if rank == 0:
-        optimizer.load_state_dict(kept)
-    train(model, optimizer, rank, range(3, STEPS))
-    optimizer.flush()
-
-
 def test_a_switch_that_one_rank_cannot_make_leaves_the_config_in_force() -> None:
     expected, ours = zip(*Ranks(_cannot_switch, 2, timeout_s=30).results(), strict=True)
     assert ours == expected
@@ -121,7 +98,7 @@ def _cannot_switch(rank: int) -> tuple[list[list[float]], list[list[float]]]:
     if rank == 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "no-such0"
     for _ in range(2):
-        optimizer.reconfigure(Config(1024, 2048, "dear"))
+        optimizer.reconfigure(Config(1024, 1024, "dear"))
         assert optimizer.training is not None
         assert optimizer.training.config == SMALL
     train(model, optimizer, rank, range(4, STEPS))

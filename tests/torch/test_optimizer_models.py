@@ -443,8 +443,13 @@ def _timed_no_more(rank: int, begin: int) -> None:
     else:
         assert times is None
     assert lines == (
-        [] if begin else ["the model is compiled: nothing is planned or tuned, and on_window= hears nothing"]
+        [] if begin or rank else ["the model is compiled: nothing is planned or tuned, and on_window= hears nothing"]
     )
+    report = optimizer.report()
+    assert report is not None and report.unmeasured.startswith(
+        "" if begin else "the model is compiled, so its layers"
+    )
+    assert bool(report.unmeasured) == (not begin)
     optimizer.close()
 
 

@@ -1,6 +1,7 @@
 """What users do around a wrapped optimizer that it cannot see; each once trained wrong parameters, or could have."""
 
 import atexit
+import copy
 import os
 from typing import Any
 
@@ -226,3 +227,27 @@ def _detours(rank: int) -> None:
         return parameters_of(module, optimizer)
 
     assert_equal(story(with_ab), story(with_ddp, find_unused_parameters=True))
+
+
+@pytest.mark.parametrize("end", ["close", "recover"])
+def test_parameters_are_read_as_they_are_once_a_refused_update_is_given_up(end: str) -> None:
+    on_ranks(_refused, 2, end)
+
+
+def _refused(rank: int, end: str) -> None:
+    model = make_mlp()
+    optimizer = ab.DistributedOptimizer(sgd(model), model, config=SMALL)
+    train(model, optimizer, rank)
+    first, middle, last = model[0].weight, model[2].weight, model[4].weight
+    before, kinds = last.detach().clone(), {type(parameter) for parameter in make_mlp().parameters()}
+    model(rows(rank, 99, 5, 12)).square().mean().backward()
+    optimizer.step()
+    middle.grad.add_(1)  # while the average of it is on its way into a parameter
+    with pytest.raises(InputError, match=r"the gradient of '2\.weight' was changed after step"):
+        getattr(optimizer, end)()
+    assert {type(parameter) for parameter in model.parameters()} == kinds
+    assert optimizer.training is None
+    assert not any(parameter.isnan().any() for parameter in model.parameters())
+    assert torch.equal(last, before)
+    copy.deepcopy(model)
+    assert first.sum().isfinite()

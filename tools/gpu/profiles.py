@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from networks import differences, make
-from records import Records, exact, say
+from torch import nn
 
+from autobyte.bench.networks import SPECS, make
+from autobyte.bench.records import Records, exact, say
+from autobyte.models import load
 from autobyte.torch.profiling.profile import profile_model
 
 
@@ -20,7 +22,8 @@ def main(path: str) -> int:
     """Profile every model; one that fails is told, and the next one is tried. How many failed."""
     spec: dict[str, Any] = json.loads(Path(path).read_text())
     exact()
-    records, failed = Records(spec, ranks=1), 0
+    records = Records(Path(spec["out"]), {"section": spec["section"], **spec["provenance"], "ranks_on_card": 1})
+    failed = 0
     for dtype in spec["dtypes"]:
         for name in spec["models"]:
             say(f"{name} in {dtype}")
@@ -38,7 +41,7 @@ def main(path: str) -> int:
 def measure(name: str, dtype: str, spec: dict[str, Any]) -> dict[str, Any]:
     """One model's profile, with the sums that tables show."""
     device = torch.device(spec["device"])
-    network = make(name, device)
+    network = make(SPECS.get(name, name), device)
     unlike = differences(name, network.model)
     if dtype != "float32":
         network.model.to(getattr(torch, dtype))
@@ -63,6 +66,15 @@ def measure(name: str, dtype: str, spec: dict[str, Any]) -> dict[str, Any]:
         "unlike_the_table": unlike[:6],
         "profile": profile.model_dump(by_alias=True),
     }
+
+
+def differences(name: str, model: nn.Module) -> list[str]:
+    """Parameters that the model and AutoByte's table of layers do not have in common, with their elements."""
+    if name not in SPECS:
+        return []
+    ours = {(tensor.name, tensor.numel) for tensor in load(name).tensors}
+    theirs = {(full, parameter.numel()) for full, parameter in model.named_parameters()}
+    return [f"{full} with {numel} elements" for full, numel in sorted(ours ^ theirs)]
 
 
 if __name__ == "__main__":

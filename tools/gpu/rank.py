@@ -1,87 +1,52 @@
-"""One rank of a section: what blocks cost, whether training is DDP's, how long a step takes.
+"""One rank of a section: what blocks cost, whether training is DDP's, whether the host waits, how long a step takes.
 
 python tools/gpu/rank.py SPEC.json, as run.py starts it on every host
 """
 
-import copy
-import gc
-import json
-import os
 import statistics
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from networks import Network, make
-from records import Records, exact, say
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, record_function
 
 import autobyte.torch as ab
-from autobyte.errors import InputError
+from autobyte.bench.methods import COMPUTE, TIMEOUT, Method, finish, training
+from autobyte.bench.networks import SMALL, Network, make
+from autobyte.bench.rank import SECTIONS, Rank, take_part
+from autobyte.errors import AutoByteError, InputError
 from autobyte.scheduler.alpha_beta import AlphaBeta
-from autobyte.tuning import WINDOW
+from autobyte.torch.profiling.probe import Spec, probe
 
-TIMEOUT = timedelta(seconds=30)  # of a collective whose peers died
-BUCKETS_MIB = (None, 1, 4, 25, 100)  # None: 25 and a first one of 1, as DDP has it when nothing is said
-SETTLING = 6  # steps between two looks at whether AutoByte has planned
+SETTLED = 40  # steps, after which AutoByte has planned
+STEP = "one step"  # its name in a trace
 
-Step = Callable[[], None]
-SYNCHRONISED = "the stream is waited for after forward and at the end of the step, in all arms"
-
-
-class Rank:
-    """What sections need to know: the device, the spec, and where records go (rank 0's do, the others' do not)."""
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self.spec = spec
-        self.device = torch.device(spec["device"])
-        self.number, self.size = dist.get_rank(), dist.get_world_size()
-        self._records = Records(spec, ranks=self.size)
-
-    def add(self, **row: Any) -> None:
-        """Record something, on rank 0."""
-        if self.number == 0:
-            self._records.add(**row)
-
-    def say(self, text: str) -> None:
-        """Tell how far it is, on rank 0."""
-        if self.number == 0:
-            say(text)
-
-    def wait(self) -> None:
-        """Wait for what the current stream has been given."""
-        if self.device.type == "cuda":
-            torch.cuda.current_stream().synchronize()
-
-    def largest(self, value: float) -> float:
-        """The largest of all ranks' numbers."""
-        largest = torch.tensor([value], dtype=torch.float64, device=self.device)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        return float(largest)
-
-    def free(self) -> None:
-        """Give memory back to the device."""
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-
-    @property
-    def left_s(self) -> float:
-        """Time that the section still has, the same on all ranks."""
-        return -self.largest(time.time() - self.spec["until"])
+#: Calls of CUDA's in which the host waits for the device.
+WAITING = frozenset(
+    {
+        "cudaDeviceSynchronize",
+        "cudaStreamSynchronize",
+        "cudaEventSynchronize",
+        "cudaMemcpy",
+        "cuCtxSynchronize",
+        "cuStreamSynchronize",
+        "cuEventSynchronize",
+    }
+)
 
 
 def blocks(rank: Rank) -> None:
-    """All-reduces one after the other, of two ranks and of all; the line through their times."""
+    """All-reduces one after the other, of two ranks and of all, and by AutoByte's engine; a line through the times.
+
+    PyTorch's are on the default group. The engine's have its streams, events and callbacks beside them.
+    """
     store = _get_default_store()
     pair = dist.new_group([0, 1])
     if rank.number < 2:
@@ -91,23 +56,46 @@ def blocks(rank: Rank) -> None:
         store.wait(["done0", "done1"], TIMEOUT)
     if rank.size > 2:
         _blocks(rank, rank.size, dist.group.WORLD)
+    _engine_blocks(rank)
 
 
 def _blocks(rank: Rank, ranks: int, group: Any) -> None:
     times = {}
+    common = {"by": "PyTorch", "ranks": ranks, "rate": rank.spec["rate"]}
     for nbytes in rank.spec["sizes"]:
         block = torch.ones(nbytes // 4, device=rank.device)
         taken = [_block_s(rank, block, group, count) for count in (3, 10, 10, 10)][1:]  # the first warms up
         times[nbytes] = statistics.median(taken)
         busbw = 2 * (ranks - 1) / ranks * nbytes / times[nbytes]
-        link = {"ranks": ranks, "rate": rank.spec["rate"]}
-        rank.add(**link, nbytes=nbytes, block_s=times[nbytes], repeats_s=taken, busbw_bytes_per_s=busbw)
+        rank.add(**common, nbytes=nbytes, block_s=times[nbytes], repeats_s=taken, busbw_bytes_per_s=busbw)
+    _add_line(rank, times, common)
+    rank.say(f"blocks of {ranks} ranks")
+
+
+def _engine_blocks(rank: Rank) -> None:
+    """What blocks cost with AutoByte's engine."""
+    engine, times = rank.spec["engine"], {}
+    common = {"by": f"AutoByte, {engine}", "ranks": rank.size, "rate": rank.spec["rate"]}
+    for row in probe(Spec((engine,), tuple(rank.spec["sizes"]), iterations=20, device=rank.spec["device"])):
+        times[row.size_bytes] = row.time_s
+        rank.add(
+            **common,
+            nbytes=row.size_bytes,
+            block_s=row.time_s,
+            busbw_bytes_per_s=row.busbw_bytes_per_s,
+            wrong=row.wrong,
+        )
+    _add_line(rank, times, common)
+    rank.say(f"blocks of {engine}")
+
+
+def _add_line(rank: Rank, times: Mapping[int, float], common: Mapping[str, Any]) -> None:
+    """The line through the times of all sizes, or why there is none."""
     try:
         line = AlphaBeta.fit(list(times), list(times.values()))
-        rank.add(**link, fit=True, start_s=line.start_s, s_per_byte=line.s_per_byte)
+        rank.add(**common, fit=True, start_s=line.start_s, s_per_byte=line.s_per_byte)
     except InputError as error:
-        rank.add(**link, fit=True, error=str(error))
-    rank.say(f"blocks of {ranks} ranks")
+        rank.add(**common, fit=True, error=str(error))
 
 
 def _block_s(rank: Rank, block: torch.Tensor, group: Any, count: int) -> float:
@@ -126,222 +114,125 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
+#: How a model is trained; other buckets are another order of summing on more than two ranks, and of nothing else.
+WAYS = ("DDP", "DDP again", "DDP, small buckets", "AutoByte")
+SMALL_MIB = 0.01
+
+
 def parity(rank: Rank) -> None:
-    """Parameters after training with DDP, with DDP again, and with AutoByte: the largest difference."""
+    """Parameters after training with DDP, and the largest difference from those of other ways to train.
+
+    Raises:
+        AutoByteError: two ranks have other bits than with DDP, though DDP has the same bits twice.
+    """
     torch.use_deterministic_algorithms(True, warn_only=True)
-    for name in ("small-cnn", "small-transformer"):
+    unlike = []
+    for name in SMALL:
         for kind in OPTIMIZERS:
             rank.say(f"parity: {name}, {kind}")
-            first, again, ours = (_trained(rank, name, kind, way) for way in ("ddp", "ddp", "autobyte"))
-            for what, other in (("DDP again", again), ("AutoByte", ours)):
-                apart = max(float((a - b).abs().max()) for a, b in zip(first, other, strict=True))
-                largest = max(float(a.abs().max()) for a in first)
+            first, *others = (_trained(rank, name, kind, way) for way in WAYS)
+            largest = max(float(a.abs().max()) for a in first)
+            apart = {
+                way: rank.largest(max(float((a - b).abs().max()) for a, b in zip(first, other, strict=True)))
+                for way, other in zip(WAYS[1:], others, strict=True)
+            }
+            for way, difference in apart.items():
                 rank.add(
                     model=name,
                     optimizer=kind,
-                    compared=what,
+                    compared=way,
+                    engine=rank.spec["engine"],
                     steps=rank.spec["steps"],
                     ranks=rank.size,
-                    largest_difference=rank.largest(apart),
+                    largest_difference=difference,
                     largest_parameter=largest,
                 )
+            if rank.size == 2 and apart["AutoByte"] and not apart["DDP again"]:
+                unlike.append(f"{name} with {kind}")
+    if unlike:
+        raise AutoByteError(f"on two ranks parameters are not DDP's bit for bit: {', '.join(unlike)}")
 
 
 def _trained(rank: Rank, name: str, kind: str, way: str) -> list[torch.Tensor]:
     """Parameters after some steps; each rank has inputs of its own."""
-    network = make(name, rank.device, batch=8)
+    network = make(name, rank.device)
     optimizer: Any = OPTIMIZERS[kind](network.model.parameters())
     trained: nn.Module = network.model
-    if way == "ddp":
-        trained = DistributedDataParallel(network.model)
+    if way == "AutoByte":
+        engine = rank.spec["engine"]
+        optimizer = ab.DistributedOptimizer(optimizer, network.model, keep=None, engine=engine, timeout=TIMEOUT)
     else:
-        optimizer = ab.DistributedOptimizer(optimizer, network.model, keep=None, timeout=TIMEOUT)
+        size = {"bucket_cap_mb": SMALL_MIB} if way == "DDP, small buckets" else {}
+        trained = DistributedDataParallel(network.model, **size)
     for step in range(rank.spec["steps"]):
-        batch = network.batch(8, seed=rank.size * step + rank.number)
+        passes = network.of(network.batch, seed=rank.size * step + rank.number).passes(trained)
         optimizer.zero_grad()
-        batch.forward(trained).backward()
+        passes.backward(passes.forward())
         optimizer.step()
         rank.wait()
-    if way != "ddp":
+    if way == "AutoByte":
         optimizer.close()
     return [parameter.detach().clone() for parameter in network.model.parameters()]
 
 
-def steps(rank: Rank) -> None:
-    """Steps of one model: compute, DDP at every bucket, AutoByte; compute, DDP's default and its best once more."""
-    network = make(rank.spec["model"], rank.device, batch=rank.spec["batch"])
-    network, facts = _sized(rank, network)
-    ddp = {"DDP default" if mib is None else f"DDP {mib} MiB": (_ddp, mib) for mib in BUCKETS_MIB}
-    ways: dict[str, tuple[Callable[..., Any], Any]] = {"compute": (_plain, None), **ddp}
-    ways |= {"AutoByte": (_autobyte, "bytescheduler"), "AutoByte auto": (_autobyte, "auto")}
-    first, *others = ddp
-    order = ["compute", first, "AutoByte", *others]
-    once = len(order)
-    seen: dict[str, float] = {}  # median by arm
-    cost_s, place = 0.0, 0
-    while place < len(order):
-        name = order[place]
-        if rank.left_s < max(5.0, 1.5 * cost_s):
-            rank.add(**facts, left_out=order[place:], why="no time is left")
-            return
-        began = time.monotonic()
-        rank.say(f"{rank.spec['model']}: {name}")
-        measured = _arm(rank, network, *ways[name])
-        rank.add(**facts, arm=name, repeat=order[:place].count(name), **measured)
-        seen[name] = min(seen.get(name, measured["median_s"]), measured["median_s"])
-        cost_s = rank.largest(time.monotonic() - began)
-        place += 1
-        if place == once:
-            order += ["compute", *dict.fromkeys([first, min(ddp, key=seen.__getitem__)])]
-            order += ["AutoByte auto"] if rank.spec["auto"] else []
+def waits(rank: Rank) -> None:
+    """Calls in which a step waits for the device, as the profiler sees them: computing alone, DDP, AutoByte.
+
+    The models are small. A step of theirs fits the launch queue, so nothing has to be waited for within it.
+
+    Raises:
+        AutoByteError: AutoByte waits more often than a step without communication does.
+    """
+    waiting = []
+    ours = Method("AutoByte", "autobyte", engine=rank.spec["engine"])
+    for name in SMALL:
+        network, calls = make(name, rank.device), dict[str, int]()
+        for method in (COMPUTE, Method("DDP default", "ddp"), ours):
+            rank.say(f"waits: {name}, {method.name}")
+            found = waited(network, method, steps=rank.spec["steps"])
+            rank.add(model=name, arm=method.name, **method.to_json(), ranks=rank.size, **found)
+            calls[method.name] = sum(found["waiting_calls"].values())
+        if calls[ours.name] > calls[COMPUTE.name]:
+            waiting.append(f"{name} {calls[ours.name]} times, alone {calls[COMPUTE.name]} times")
+    if waiting:
+        raise AutoByteError(f"AutoByte waits for the device within steps: {'; '.join(waiting)}")
 
 
-def _arm(rank: Rank, network: Network, way: Callable[..., Any], argument: Any) -> dict[str, Any]:
-    """Steps in one way of training, and what memory of it is not given back (bytes)."""
-    before = torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0
-    with way(rank, network, argument) as (step, facts):
-        count = rank.spec["steps"] * facts.pop("rounds", 1)
-        measured = _timed(rank, step, warmup=rank.spec["warmup"], count=count)
-    del step  # it holds what DDP keeps
-    rank.free()
-    after = torch.cuda.memory_allocated() if rank.device.type == "cuda" else 0
-    return facts | measured | {"kept_bytes": after - before}
+def waited(network: Network, method: Method, *, steps: int) -> dict[str, Any]:
+    """What waiting calls the profiler sees in some steps, by name, once AutoByte has planned.
 
-
-def _sized(rank: Rank, network: Network) -> tuple[Network, dict[str, Any]]:
-    """The model at a batch whose compute on all ranks together takes as long as the wire, if it fits the card."""
-    nbytes = sum(4 * parameter.numel() for parameter in network.model.parameters())
-    wire_s = 2 * (rank.size - 1) / rank.size * nbytes / (rank.spec["payload"] * rank.spec["rate"])
-    with _plain(rank, network, None) as (step, _):
-        first_s = _timed(rank, step, warmup=2, count=3)["median_s"]
-    del step
-    batch = rank.spec["batch"]
-    most = rank.spec["most"]
-    if rank.device.type == "cuda":
-        room = 0.8 * torch.cuda.mem_get_info()[1] / rank.size
-        most = min(most, int(batch * room / torch.cuda.max_memory_reserved()))
-    chosen = int(rank.largest(max(1, min(most, round(batch * wire_s / first_s)))))
-    rank.free()
-    rank.say(f"{rank.spec['model']}: batch {chosen}; {batch} took {first_s:.3g} s, the wire takes {wire_s:.3g} s")
-    facts = {"model": rank.spec["model"], "batch": chosen, "ranks": rank.size, "rate": rank.spec["rate"]}
-    return network.batch(chosen), facts | {"wire_s": wire_s, "tf32": False, "synchronised": SYNCHRONISED}
-
-
-def _timed(rank: Rank, step: Step, *, warmup: int, count: int) -> dict[str, Any]:
-    """Steps of the slowest rank, the one whose median is largest (s)."""
-    for _ in range(warmup):
-        step()
-    taken = []
-    for _ in range(count):
-        began = time.perf_counter()
-        step()
-        taken.append(time.perf_counter() - began)
-    all_taken = [torch.empty(count, dtype=torch.float64, device=rank.device) for _ in range(rank.size)]
-    dist.all_gather(all_taken, torch.tensor(taken, dtype=torch.float64, device=rank.device))
-    slowest = max((one.tolist() for one in all_taken), key=statistics.median)
-    return {"median_s": statistics.median(slowest), "steps_s": slowest}
-
-
-def _step(rank: Rank, network: Network, model: nn.Module, optimizer: Any) -> Step:
-    def step() -> None:
-        optimizer.zero_grad()
-        loss = network.forward(model)
-        rank.wait()  # a rank that runs ahead fills its launch queue, and then all hang
-        loss.backward()
-        optimizer.step()
-        rank.wait()
-
-    return step
-
-
-@contextmanager
-def _copied(network: Network) -> Iterator[tuple[nn.Module, torch.optim.Optimizer]]:
-    """A copy of the model that no other arm has hooks on, and its optimizer; its memory is let go of."""
-    model = copy.deepcopy(network.model)
-    try:
-        yield model, torch.optim.SGD(model.parameters(), lr=1e-3)
-    finally:
-        for parameter in model.parameters():
-            parameter.grad = None
-            parameter.data = parameter.data.new_empty(0)
-
-
-@contextmanager
-def _plain(rank: Rank, network: Network, _: None) -> Iterator[tuple[Step, dict[str, Any]]]:
-    """Compute alone, on all ranks at once."""
-    with _copied(network) as (model, optimizer):
-        yield _step(rank, network, model, optimizer), {}
-
-
-@contextmanager
-def _ddp(rank: Rank, network: Network, mib: int | None) -> Iterator[tuple[Step, dict[str, Any]]]:
-    with _copied(network) as (model, optimizer):
-        wrapped = DistributedDataParallel(model, bucket_cap_mb=mib)
-        yield _step(rank, network, wrapped, optimizer), {"bucket_mib": mib}
-        del wrapped
-
-
-@contextmanager
-def _autobyte(rank: Rank, network: Network, policy: str) -> Iterator[tuple[Step, dict[str, Any]]]:
-    """AutoByte over gloo and pinned host memory, once its plan is from measured times and `auto` has chosen."""
-    with _copied(network) as (model, inner):
-        optimizer = ab.DistributedOptimizer(inner, model, policy=policy, keep=None, timeout=TIMEOUT)
-        step = _step(rank, network, model, optimizer)
-        facts: dict[str, Any] = {"policy": policy, "engine": "allreduce over gloo, through pinned host memory"}
-        try:
-            facts["settled_after"] = _settle(rank, step, optimizer, auto=policy == "auto")
-            assert optimizer.training is not None
-            facts["config"] = optimizer.training.config.to_json()
-            report = optimizer.report()
-            facts["report"] = report.to_json() if report is not None else None
-            yield step, facts | {"rounds": 2}  # it settles once, and is measured as long as what is repeated
-        finally:
-            optimizer.close()
-
-
-def _settle(rank: Rank, step: Step, optimizer: ab.DistributedOptimizer, *, auto: bool) -> int:
-    """Train until plans come from measured times, and for `auto` until candidates are heard; how many steps."""
-    taken, planned, began = 0, False, time.monotonic()
-    longest = rank.spec["audition"] if auto else SETTLING + 2 * WINDOW
-    while taken < longest and (auto or not planned):
-        for _ in range(SETTLING):
+    Raises:
+        AutoByteError: it sees no call of CUDA's at all.
+    """
+    device = network.device
+    with training(network, method) as (step, _):
+        for _ in range(SETTLED):
             step()
-        taken += SETTLING
-        report = optimizer.report()
-        heard = report is not None and report.bound_s is not None
-        planned = rank.largest(float(rank.number == 0 and heard)) > 0
-        each_s = rank.largest(time.monotonic() - began) / taken
-        if rank.left_s < 10 + 2 * each_s * (rank.spec["steps"] + WINDOW):
-            break
-        rank.say(f"{taken} steps, {each_s:.3g} s each")
-    for _ in range(WINDOW):
-        step()
-    return taken + WINDOW
+        cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+        with profile(activities=[ProfilerActivity.CPU, *cuda]) as seen:
+            for _ in range(steps):
+                with record_function(STEP):
+                    step.enqueue()
+                finish(device)
+        events = seen.events()
+    if cuda and not any(event.name.startswith("cuda") for event in events):
+        raise AutoByteError("the profiler has seen no call of CUDA's, so it says nothing about waits")
+    spans = [(event.time_range.start, event.time_range.end) for event in events if event.name == STEP]
+    calls = waiting_calls(((event.name, event.time_range.start) for event in events), spans)
+    return {"steps": len(spans), "waiting_calls": calls}
 
 
-SECTIONS = {"blocks": blocks, "parity": parity, "steps": steps}
+def waiting_calls(events: Iterable[tuple[str, float]], spans: Iterable[tuple[float, float]]) -> dict[str, int]:
+    """How many calls began within a step, by name, in which the host waits.
 
-
-def main(path: str) -> None:
-    """Take part in a section."""
-    spec: dict[str, Any] = json.loads(Path(path).read_text())
-    torch.set_num_threads(1)
-    exact()
-    if spec["backend"] == "nccl":
-        torch.cuda.set_device(spec["device"])
-    dist.init_process_group(spec["backend"], timeout=TIMEOUT)
-    rank = Rank(spec)
-    rank.largest(0.0)  # the communicator is made here
-    rank.say(f"{spec['section']}: {rank.size} ranks are there")
-    SECTIONS[spec["section"].split()[0]](rank)
-    rank.largest(0.0)  # nobody leaves before the others
+    Args:
+        events: names and beginnings.
+        spans: beginnings and ends of steps.
+    """
+    within = list(spans)
+    names = (name for name, began in events if name in WAITING and any(a <= began < b for a, b in within))
+    return dict(Counter(names))
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1])
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)  # a rank whose peers are gone would wait for them
-    os._exit(0)
+    take_part(sys.argv[1], {**SECTIONS, "blocks": blocks, "parity": parity, "waits": waits})

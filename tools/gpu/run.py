@@ -1,11 +1,11 @@
-"""Everything that a GPU must show, in at most eight minutes: profiles, what blocks cost, parity with DDP, steps.
+"""All that a GPU must show, in at most eight minutes: profiles, links, blocks, parity with DDP, waits, steps.
 
 make gpu                                      records go to docs/data/gpu, or the folder that OUT names
-python3 tools/gpu/run.py --sections "blocks,steps vgg16"    a part of it
+python3 tools/gpu/run.py --sections "blocks,steps gpt2"    a part of it
 python3 tools/gpu/run.py --rehearse           all of it on CPUs and gloo, with small models, to out/gpu-rehearsal
 
-It needs root, Linux, one NVIDIA GPU with its MPS, PyTorch with NCCL, torchvision and transformers, and what
-`pip install 'autobyte[testbed]'` brings. Four ranks share the card; their links are shaped. Each section has a time
+It needs root, Linux, one NVIDIA GPU with its MPS, PyTorch with CUDA and NCCL, and what
+`pip install 'autobyte[gpu]'` brings. Four ranks share the card; their links are shaped. Each section has a time
 limit, and each record is in its file as soon as it is known: what hangs or fails costs nobody else's results.
 Exit status: 0, 1 if a section failed, 2 if something asked for cannot be, 3 where there is no GPU.
 """
@@ -29,22 +29,25 @@ ROOT = HERE.parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from records import Records, provenance, say  # noqa: E402
-
+from autobyte.bench.networks import SMALL, SPECS  # noqa: E402
+from autobyte.bench.real import RealCell, told  # noqa: E402
+from autobyte.bench.records import Records, provenance, say  # noqa: E402
 from autobyte.errors import AutoByteError, InputError  # noqa: E402
-from autobyte.models import names  # noqa: E402
-from autobyte.testbed import SharedGpu, Testbed, TestbedError  # noqa: E402
-from autobyte.testbed.gpu import find_gpu  # noqa: E402
-from autobyte.testbed.hosts import PAYLOAD  # noqa: E402
+from autobyte.testbed import Testbed, TestbedError  # noqa: E402
+from autobyte.testbed.rig import STALL_S, Rig  # noqa: E402
 from autobyte.testbed.validity import measure_links  # noqa: E402
 from autobyte.units import KIB  # noqa: E402
 
 COMMITTED = ROOT / "docs" / "data" / "gpu"
 NO_GPU = 3
-STALL_S = 60.0  # without a word from any rank, it hangs
 GBIT = 1.25e8  # bytes/s
-
 Spec = dict[str, Any]
+
+RESNET50 = RealCell(SPECS["resnet50"], 16, (1.0,), 128, tuners=(), steps=5, repeats=2, audition=150, servers=False)
+GPT2 = RealCell(
+    SPECS["gpt2"], 1, (1.0,), 8, tuners=("twin",), windows=4, steps=5, repeats=2, audition=60, offered=False
+)
+REHEARSED = RealCell(SMALL[0], ratios=(1.0,), most=64, tuners=("twin",), windows=1, steps=2, repeats=2, audition=24)
 
 
 @dataclass(frozen=True)
@@ -87,29 +90,32 @@ class Run:
         return self.began_s + self.limit_s - time.monotonic()
 
     def sections(self) -> list[Section]:
-        """What is done, what is worth most first."""
+        """What is done, what is worth most first; steps get what the others leave."""
         if self.rehearse:
             return [
                 Section("profiles", 80, self.profiles),
-                Section("blocks 1", 80, self.blocks(1.0)),
-                Section("parity", 80, self.parity),
-                Section("steps small-cnn", 80, self.steps("small-cnn", 1.0, 8, auto=True)),
+                Section("blocks 1", 60, self.blocks(1.0)),
+                Section("parity 2", 60, self.parity(2)),
+                Section("parity 4", 60, self.parity(4)),
+                Section("waits", 60, self.waits),
+                Section("steps cnn", 120, self.steps("cnn", 1.0, REHEARSED)),
             ]
         return [
-            Section("profiles", 100, self.profiles),
-            Section("blocks 5", 50, self.blocks(5.0)),
-            Section("blocks 10", 50, self.blocks(10.0)),
-            Section("parity", 60, self.parity),
-            Section("steps vgg16", 120, self.steps("vgg16", 10.0, 16, most=64)),
-            Section("steps gpt2", 120, self.steps("gpt2", 10.0, 1, most=8)),
-            Section("steps resnet50", 240, self.steps("resnet50", 5.0, 16, most=128, auto=True)),
+            Section("profiles", 80, self.profiles),
+            Section("blocks 5", 40, self.blocks(5.0)),
+            Section("blocks 10", 40, self.blocks(10.0)),
+            Section("parity 2", 50, self.parity(2)),
+            Section("parity 4", 50, self.parity(4)),
+            Section("waits", 40, self.waits),
+            Section("steps resnet50", 170, self.steps("resnet50", 5.0, RESNET50)),
+            Section("steps gpt2", 170, self.steps("gpt2", 10.0, GPT2)),
         ]
 
     def profiles(self, limit_s: float) -> None:
         """Profile on the GPU, and measure links meanwhile, on cores that are free."""
-        models = ["small-cnn", "small-transformer"] if self.rehearse else names()
+        models = SMALL if self.rehearse else SPECS
         dtypes = ["float32"] if self.rehearse else ["float32", "bfloat16"]
-        spec = self.spec("profiles") | {"models": models, "dtypes": dtypes, "warmup": 3, "repeats": 10}
+        spec = self.spec("profiles") | {"models": [*models], "dtypes": dtypes, "warmup": 3, "repeats": 10}
         until = time.monotonic() + limit_s
         with _written(spec) as path, _process(HERE / "profiles.py", str(path)) as profiling:
             try:
@@ -131,53 +137,54 @@ class Run:
         sizes = [(4 if self.rehearse else 64) * KIB << power for power in range(9)]
         return lambda limit_s: self.launch(f"blocks {gbit:g}", gbit, limit_s, {"sizes": sizes})
 
-    def parity(self, limit_s: float) -> None:
-        """Two ranks beside DDP."""
-        spec = {"steps": 5 if self.rehearse else 20}
-        self.launch("parity", 1.0 if self.rehearse else 10.0, limit_s, spec, hosts=2)
+    def parity(self, ranks: int) -> Callable[[float], None]:
+        """Parameters of some ranks beside DDP's: on two the same bits, on four another order of summing."""
+        spec, gbit = {"steps": 5 if self.rehearse else 20}, 1.0 if self.rehearse else 10.0
+        return lambda limit_s: self.launch(f"parity {ranks}", gbit, limit_s, spec, hosts=ranks)
 
-    def steps(
-        self, model: str, gbit: float, batch: int, *, most: int = 16, auto: bool = False
-    ) -> Callable[[float], None]:
-        """Steps of a model; `batch` is the first that is tried, `most` the largest."""
-        spec = {"model": model, "batch": batch, "most": most, "auto": auto, "payload": PAYLOAD}
-        spec |= {"warmup": 2, "steps": 2 if self.rehearse else 5, "audition": 12 if self.rehearse else 240}
-        return lambda limit_s: self.launch(f"steps {model}", gbit, limit_s, spec)
+    def waits(self, limit_s: float) -> None:
+        """Whether a step waits for the device."""
+        self.launch("waits", 1.0 if self.rehearse else 10.0, limit_s, {"steps": 5}, hosts=2)
 
-    def launch(self, section: str, gbit: float, limit_s: float, more: Spec, *, hosts: int | None = None) -> None:
+    def steps(self, name: str, gbit: float, cell: RealCell) -> Callable[[float], None]:
+        """Steps of a model."""
+        return lambda limit_s: self.launch(f"steps {name}", gbit, limit_s, cell.spec())
+
+    def launch(self, section: str, gbit: float, limit_s: float, spec: Spec, *, hosts: int | None = None) -> None:
         """Run a section's ranks on shaped links, with an MPS of their own."""
-        spec = self.spec(section) | more | {"rate": gbit * GBIT, "until": time.time() + limit_s - 5}
-        heard_s = time.monotonic()
+        rig, out = self.rig(gbit), self.file(section)
+        with told(rig, section, spec, out=out, provenance=self.provenance, limit_s=limit_s) as path:
+            rig.run(
+                [sys.executable, str(HERE / "rank.py"), str(path)],
+                limit_s=limit_s,
+                hosts=hosts,
+                env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if section.startswith("parity") else {},
+                show=lambda rank, line: sys.stdout.write(f"  [{rank}] {line}\n"),
+                stall_s=STALL_S,
+            )
 
-        def hear(rank: int, line: str) -> None:
-            nonlocal heard_s
-            heard_s = time.monotonic()
-            sys.stdout.write(f"  [{rank}] {line}\n")
+    def rig(self, gbit: float) -> Rig:
+        """Hosts with links of a rate."""
+        return Rig(self.hosts, gbit * GBIT, self.rehearse)
 
-        def listen() -> None:
-            if time.monotonic() - heard_s > STALL_S:
-                raise TestbedError(f"{section}: no rank has said anything for {STALL_S:g} s; ended")
+    def file(self, section: str) -> Path:
+        """Where records of a section go."""
+        return self.out / f"{section.split(maxsplit=1)[0]}.jsonl"
 
-        shared = nullcontext() if self.rehearse else SharedGpu()
-        command = [sys.executable, str(HERE / "rank.py")]
-        env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if section == "parity" else {}
-        with (
-            _written(spec) as path,
-            shared as gpu,
-            Testbed(hosts or self.hosts, rate=gbit * GBIT) as testbed,
-            testbed.start([*command, str(path)], env=env, show=hear, gpu=gpu) as launch,
-        ):
-            launch.wait(timeout_s=limit_s, grace_s=3.0, meanwhile=listen)
-
-    def spec(self, section: str, *, file: str | None = None) -> Spec:
-        """What all processes of a section are told."""
-        where = {"device": "cpu", "backend": "gloo"} if self.rehearse else {"device": "cuda:0", "backend": "nccl"}
-        out = str(self.out / f"{file or section.split(maxsplit=1)[0]}.jsonl")
-        return {"section": section, "out": out, "provenance": self.provenance} | where
+    def spec(self, section: str) -> Spec:
+        """What a process without ranks is told."""
+        device = self.rig(1.0).device
+        return {
+            "section": section,
+            "out": str(self.file(section)),
+            "provenance": self.provenance,
+            "device": device,
+        }
 
     def records(self, section: str, *, file: str) -> Records:
         """Where this process records something of a section."""
-        return Records(self.spec(section, file=file), ranks=self.hosts)
+        common = {"section": section, **self.provenance, "ranks_on_card": self.hosts}
+        return Records(self.file(file), common)
 
     def go(self, wanted: list[str]) -> int:
         """Run the sections that are wanted, by their names or first words; exit status.
@@ -190,15 +197,16 @@ class Run:
             raise InputError(f"no section '{min(unknown)}'; there are: {', '.join(one.name for one in sections)}")
         chosen = [one for one in sections if not wanted or {one.name, one.name.split()[0]} & {*wanted}]
         self.out.mkdir(parents=True, exist_ok=True)
-        self.forget({one.name for one in chosen})
+        self.forget({one.name for one in chosen} if wanted else None)
         with nullcontext() if self.rehearse else _process(HERE / "compiled.py"):  # on a core that is free
             return max(self.attempt(section) for section in chosen)
 
-    def forget(self, sections: set[str]) -> None:
-        """Remove records of earlier runs of these sections."""
+    def forget(self, sections: set[str] | None) -> None:
+        """Remove records of earlier runs of these sections; None is all."""
         for path in self.out.glob("*.jsonl"):
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            path.write_text("".join(line for line in lines if json.loads(line)["section"] not in sections))
+            kept = [line for line in lines if sections is not None and json.loads(line)["section"] not in sections]
+            path.write_text("".join(kept))
 
     def attempt(self, section: Section) -> int:
         """Run one section, and record how it went; 1 if it failed."""
@@ -249,8 +257,8 @@ def main() -> int:
     try:
         if options.rehearse and out.resolve() == COMMITTED:
             raise InputError(f"a rehearsal measures nothing: not into {out}; let OUT name another folder")
-        gpu = None if options.rehearse else find_gpu()
         hosts = options.hosts or (2 if options.rehearse else 4)
+        gpu = Rig(hosts, GBIT, options.rehearse).find()
         wanted = [name for name in options.sections.split(",") if name]
         return Run(out.resolve(), options.rehearse, hosts, options.limit, provenance(gpu)).go(wanted)
     except InputError as error:

@@ -55,12 +55,12 @@ def links(rows: Sequence[Row]) -> str:
 
 def blocks(rows: Sequence[Row]) -> str:
     """What an all-reduce takes, and the line through all sizes."""
-    by: dict[tuple[int, float], list[Row]] = defaultdict(list)
+    by: dict[tuple[str, int, float], list[Row]] = defaultdict(list)
     for row in rows:
-        by[row["ranks"], row["rate"]].append(row)
+        by[row.get("by", "PyTorch"), row["ranks"], row["rate"]].append(row)
     sizes = sorted({row["nbytes"] for row in rows if "nbytes" in row})
     body = []
-    for (ranks, rate), group in sorted(by.items()):
+    for (who, ranks, rate), group in sorted(by.items()):
         times = {
             row["nbytes"]: f"{_ms(row['block_s'])} ({_gbit(row['busbw_bytes_per_s'])})"
             for row in group
@@ -72,38 +72,50 @@ def blocks(rows: Sequence[Row]) -> str:
             if "start_s" in fit
             else ["–", "–"]
         )
-        body.append([str(ranks), _gbit(rate), *(times.get(size, "–") for size in sizes), *line])
+        body.append([who, str(ranks), _gbit(rate), *(times.get(size, "–") for size in sizes), *line])
     heads = [f"{size // KIB} KiB" for size in sizes]
-    return _markdown(["ranks", "link, Gbit/s", *heads, "start, ms", "ms per MiB"], body)
+    return _markdown(["by", "ranks", "link, Gbit/s", *heads, "start, ms", "ms per MiB"], body)
 
 
 def parity(rows: Sequence[Row]) -> str:
     """How far parameters are apart."""
     body = [
-        [row["model"], row["optimizer"], row["compared"], str(row["steps"]), f"{row['largest_difference']:.3g}",
-         f"{row['largest_parameter']:.3g}"]
+        [str(row["ranks"]), row["model"], row["optimizer"], row["compared"], str(row["steps"]),
+         f"{row['largest_difference']:.3g}", f"{row['largest_parameter']:.3g}"]
         for row in rows
     ]  # fmt: skip
-    return _markdown(["model", "optimizer", "beside DDP", "steps", "largest difference", "largest parameter"], body)
+    head = ["ranks", "model", "optimizer", "beside DDP", "steps", "largest difference", "largest parameter"]
+    return _markdown(head, body)
+
+
+def waits(rows: Sequence[Row]) -> str:
+    """Calls in which the host waits for the GPU, in so many steps."""
+    body = [
+        [row["model"], row["arm"], str(row["steps"]),
+         ", ".join(f"{count} {name}" for name, count in row["waiting_calls"].items()) or "none"]
+        for row in rows
+    ]  # fmt: skip
+    return _markdown(["model", "method", "steps", "calls that wait"], body)
 
 
 def steps(rows: Sequence[Row]) -> str:
     """Median step of every arm, over its repeats, beside compute and the wire."""
-    by: dict[str, list[Row]] = defaultdict(list)
+    by: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
-        by[row["model"]].append(row)
+        by[row["model"], row["batch"]].append(row)
     body = []
-    for model, group in by.items():
+    for (model, batch), group in by.items():
         taken: dict[str, list[float]] = defaultdict(list)
+        wires = {row.get("arm", ""): row.get("wire_dtype") for row in group}
         for row in group:
             taken[row.get("arm", "")] += row.get("steps_s", [])
         medians = {arm: statistics.median(times) for arm, times in taken.items() if times}
-        best = min((s for arm, s in medians.items() if arm.startswith("DDP")), default=None)
         first, compute = group[0], medians.get("compute")
-        what = f"{model}, batch {first['batch']}, {_gbit(first['rate'])} Gbit/s"
+        what = f"{model}, batch {batch}, {_gbit(first['rate'])} Gbit/s"
         ratio = f"{first['wire_s'] / compute:.2f}" if compute else "–"
         for arm, step_s in medians.items():
-            speed = f"{best / step_s:.2f}x" if best and arm != "compute" else ""
+            alike = [s for other, s in medians.items() if other.startswith("DDP") and wires[other] == wires[arm]]
+            speed = f"{min(alike) / step_s:.2f}x" if alike and arm != "compute" else ""
             body.append([what, ratio, arm, str(len(taken[arm])), _ms(step_s), speed])
             what = ratio = ""
         body += [[what, "", f"{arm}: {row['why']}", "0", "–", ""] for row in group for arm in row.get("left_out", [])]
@@ -121,6 +133,7 @@ TABLES = (
     ("Links", "links", links),
     ("All-reduce: ms per block (busbw, Gbit/s)", "blocks", blocks),
     ("Parity", "parity", parity),
+    ("Waits", "waits", waits),
     ("Steps", "steps", steps),
     ("Sections", "sections", sections),
 )

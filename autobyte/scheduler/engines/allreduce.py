@@ -1,7 +1,9 @@
 """All-reduce through torch.distributed: several blocks in flight, on a process group of its own."""
 
+import atexit
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from autobyte.internals import hang_up
 from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 
+ENDING_S = 1.0  # that callbacks may take when the process ends
 PARTING_S = 2.0  # that blocks under way are waited for: calling back while the interpreter ends aborts the process
 
 
@@ -33,7 +37,8 @@ class AllReduce(Engine):
         self._backend = backend
         self.halves: Engine | None = None
         self._options = dist.AllreduceOptions()
-        self._flying = 0
+        self.flying = 0  # blocks whose callbacks have not come
+        _engines.add(self)
         self._lock = threading.Lock()
 
     def move_halves(self, engine: Engine) -> None:
@@ -55,15 +60,15 @@ class AllReduce(Engine):
         if self.halves is not None:
             self.halves.close()
         deadline = time.monotonic() + PARTING_S
-        while self._flying and time.monotonic() < deadline:  # most are complete soon, whatever has ended this rank
+        while self.flying and time.monotonic() < deadline:  # most are complete soon, whatever has ended this rank
             time.sleep(0.01)
-        if self._flying:
+        if self.flying:
             abandoned.append(self._backend)
         self._backend = None
 
     def _count(self, change: int) -> None:
         with self._lock:
-            self._flying += change
+            self.flying += change
 
     def _finish(self, block: Block, sent: Sent, done: Done) -> Callable[[torch.futures.Future[list[Tensor]]], None]:
         def over(future: torch.futures.Future[list[Tensor]]) -> None:
@@ -83,3 +88,15 @@ class AllReduce(Engine):
 #: Backends whose destructor would wait, until gloo's timeout, for something that may never end: for peers that are
 #: gone, say. They stay until the process ends.
 abandoned: list[Any] = []
+_engines: "weakref.WeakSet[AllReduce]" = weakref.WeakSet()
+
+
+@atexit.register
+def end() -> None:
+    """Have everything that is still under way fail now: a callback while the interpreter ends crashes the process."""
+    if not abandoned and not any(engine.flying for engine in list(_engines)):
+        return
+    hang_up(gloo=True)
+    until_s = time.monotonic() + ENDING_S
+    while any(engine.flying for engine in list(_engines)) and time.monotonic() < until_s:
+        time.sleep(0.01)

@@ -1,6 +1,7 @@
 """What of the gradients travels in a block: views where that is possible, staging where blocks fuse or compress."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from autobyte.errors import InputError, unknown
 from autobyte.internals import copy_each
 from autobyte.job import ITEMSIZE
-from autobyte.scheduler.block import Block, Segment
+from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.shares import Shares
 from autobyte.scheduler.engines.streams import Event, Streams
 
@@ -36,14 +37,17 @@ class Buffers:
     ) -> None:
         if wire_dtype is not None and wire_dtype not in ITEMSIZE:
             raise unknown("wire dtype", wire_dtype, ITEMSIZE)
-        self._flat: list[Tensor | None] = [None] * tensors
+        self._gradients: list[Tensor | None] = [None] * tensors  # in their shapes, or flat where these have gaps
+        self._shaped = [True] * tensors
         self._scale = scale
         self._wire_dtype: torch.dtype | None = getattr(torch, wire_dtype) if wire_dtype else None
-        self._staging: dict[int, Tensor] = {}
+        self._staging: dict[int, _Staging] = {}
         self.streams = streams
         self.shares = Shares()
         self._complete: list[Event | None] = [None] * tensors  # when a gradient is complete
         self._arrived: list[Event | None] = [None] * tensors  # when the last of its blocks so far is in place
+        self._arrivals = 0  # blocks whose arrival was said so far
+        self._seen = 0, 0  # then all sums of so many tensors were seen to be in place
 
     def put(self, tensor: int, gradient: Tensor) -> None:
         """Say where a gradient lies. It is averaged and summed in place.
@@ -51,7 +55,13 @@ class Buffers:
         Raises:
             InputError: it is sparse, or its elements do not lie next to each other.
         """
-        self._flat[tensor] = put = flat(gradient)
+        shaped = gradient.layout is torch.strided and gradient.is_contiguous()
+        put = gradient.data if shaped else flat(gradient)  # of its own version: what the user does stays visible
+        if shaped is not self._shaped[tensor]:
+            self._shaped[tensor] = shaped
+            for staging in self._staging.values():
+                staging.places = []
+        self._gradients[tensor] = put
         if self.streams is not None:
             self._complete[tensor] = self.streams.mark(put)
 
@@ -62,7 +72,7 @@ class Buffers:
 
     def forget(self, tensor: int) -> None:
         """Let go of a gradient: its memory is the caller's again."""
-        self._flat[tensor] = None
+        self._gradients[tensor] = None
 
     def complete(self, block: Block) -> list[Event]:
         """When the gradients of a block are complete."""
@@ -72,9 +82,24 @@ class Buffers:
         """Say when the sums of a block will be in place; blocks come in the order in which they will be."""
         for segment in block.segments:
             self._arrived[segment.tensor] = event
+        self._arrivals += 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether all sums that are on their way are in place; nobody waits."""
+        if self.streams is None:
+            return True
+        arrivals, (then, seen) = self._arrivals, self._seen
+        first = seen if then == arrivals else 0  # nobody looks twice
+        while first < len(self._arrived) and self.arrived([first]):
+            first += 1
+        self._seen = arrivals, first
+        return first == len(self._arrived)
 
     def arrived(self, tensors: Iterable[int]) -> bool:
         """Whether sums that are on their way are in place; nobody waits. Those that failed never are."""
+        if self.streams is None:
+            return True
         try:
             return all(event is None or event.is_over() for event in map(self._arrived.__getitem__, tensors))
         except Exception:  # of the network: told to whoever waits
@@ -98,15 +123,17 @@ class Buffers:
     @property
     def staged_bytes(self) -> int:
         """Memory that staging takes, beside the gradients."""
-        return sum(staged.nbytes for staged in self._staging.values())
+        return sum(staging.room.nbytes for staging in self._staging.values())
 
     def take(self, block: Block) -> Tensor:
         """The flat tensor that travels for a block, averaged."""
-        pieces = self.pieces(block)
-        if len(pieces) == 1 and self._wire_dtype in (None, pieces[0].dtype):
-            travelling = pieces[0]
+        pieces = self._pieces(block)
+        if self._is_staged(pieces):
+            staging = self._staged(block, pieces)
+            travelling = staging.room
+            copy_each(staging.places, pieces)
         else:
-            travelling = self._stage(block, pieces)
+            travelling = pieces[0].view(-1)
         if self._scale is not None:
             # as DDP: the plain reducer multiplies, its compression hooks divide
             travelling.mul_(self._scale) if self._wire_dtype is None else travelling.div_(round(1 / self._scale))
@@ -114,39 +141,59 @@ class Buffers:
 
     def room(self, block: Block) -> Tensor:
         """Where a block's sums are to be put before `give`: nothing is packed, nothing averaged."""
-        pieces = self.pieces(block)
-        if len(pieces) == 1 and self._wire_dtype in (None, pieces[0].dtype):
-            return pieces[0]
-        return self._staged(block, pieces)
+        pieces = self._pieces(block)
+        return self._staged(block, pieces).room if self._is_staged(pieces) else pieces[0].view(-1)
 
     def give(self, block: Block) -> None:
         """Put what has travelled back into the gradients."""
-        staged = self._staging.get(block.index)
-        pieces = self.pieces(block)
-        if staged is None or (len(pieces) == 1 and self._wire_dtype in (None, pieces[0].dtype)):
+        if block.index not in self._staging:
             return
-        copy_each(pieces, list(torch.split_with_sizes(staged, [piece.numel() for piece in pieces])))
+        pieces = self._pieces(block)
+        if self._is_staged(pieces):
+            copy_each(pieces, self._staged(block, pieces).places)
 
     def pieces(self, block: Block) -> list[Tensor]:
-        """The parts of gradients that a block holds."""
-        return list(self._pieces(block.segments))
+        """The parts of gradients that a block holds, flat."""
+        return [piece.view(-1) for piece in self._pieces(block)]
 
-    def _pieces(self, segments: tuple[Segment, ...]) -> Iterator[Tensor]:
-        for segment in segments:
-            gradient = self._flat[segment.tensor]
+    def _pieces(self, block: Block) -> list[Tensor]:
+        """The parts of gradients that a block holds; a whole gradient has its shape."""
+        gradients, pieces = self._gradients, []
+        for segment in block.segments:
+            gradient = gradients[segment.tensor]
             assert gradient is not None, f"tensor {segment.tensor} travels before it was put"
             whole = segment.stop - segment.start == gradient.numel()
-            yield gradient if whole else gradient[segment.start : segment.stop]
+            pieces.append(gradient if whole else gradient.view(-1)[segment.start : segment.stop])
+        return pieces
 
-    def _stage(self, block: Block, pieces: list[Tensor]) -> Tensor:
-        return torch.cat(pieces, out=self._staged(block, pieces))
+    def _is_staged(self, pieces: list[Tensor]) -> bool:
+        return len(pieces) > 1 or self._wire_dtype not in (None, pieces[0].dtype)
 
-    def _staged(self, block: Block, pieces: list[Tensor]) -> Tensor:
-        numel, dtype = sum(piece.numel() for piece in pieces), self._wire_dtype or pieces[0].dtype
-        staged = self._staging.get(block.index)
-        if staged is None or staged.numel() != numel or staged.dtype != dtype:
-            staged = self._staging[block.index] = torch.empty(numel, dtype=dtype, device=pieces[0].device)
-        return staged
+    def _staged(self, block: Block, pieces: list[Tensor]) -> "_Staging":
+        dtype = self._wire_dtype or pieces[0].dtype
+        staging = self._staging.get(block.index)
+        if staging is None or staging.block is not block or staging.room.dtype != dtype:
+            room = torch.empty(sum(piece.numel() for piece in pieces), dtype=dtype, device=pieces[0].device)
+            staging = self._staging[block.index] = _Staging(block, room)
+        if not staging.places:
+            parts = torch.split_with_sizes(staging.room, [piece.numel() for piece in pieces])
+            staging.places = [part.view(piece.shape) for part, piece in zip(parts, pieces, strict=True)]
+        return staging
+
+
+@dataclass
+class _Staging:
+    """Where a block is packed, step after step.
+
+    Args:
+        block: that is packed.
+        room: what travels, shape [numel].
+        places: views of `room`, one for each segment, in the shapes of the pieces; none where these have changed.
+    """
+
+    block: Block
+    room: Tensor
+    places: list[Tensor] = field(default_factory=list)
 
 
 def flat(gradient: Tensor) -> Tensor:

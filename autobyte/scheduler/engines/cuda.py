@@ -25,6 +25,7 @@ class CudaStreams(Streams):
         self.device = device
         self._communication = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self.error: Exception | None = None  # why what is awaited will not come
+        self.unused: list[torch.cuda.Event] = []  # to be recorded again
 
     def mark(self, written: Tensor | None = None) -> Event:
         """Record an event on the current stream of the thread that calls: in a hook, that of the backward pass."""
@@ -64,10 +65,13 @@ class CudaEvent(Event):
     """An event of CUDA's, with its time. It is recorded when it is made: to wait for one that is not is no wait."""
 
     def __init__(self, stream: torch.cuda.Stream, streams: CudaStreams) -> None:
-        self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._streams, unused = streams, streams.unused
+        self.event = unused.pop() if unused else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self.event.record(stream)
-        self._streams = streams
         self._over = False
+
+    def __del__(self) -> None:
+        self._streams.unused.append(self.event)  # what waits for it by now has seen this record of it
 
     def is_over(self) -> bool:
         """Whether the device has got there.

@@ -13,7 +13,7 @@ class BlockEvents(NamedTuple):
 
     Args:
         complete: when its gradients are.
-        began: just before its collective, behind all that it waited for; empty until then.
+        began: just before its collective, behind all that it waited for; empty until then, and where there is none.
         over: its sums are in place.
     """
 
@@ -73,7 +73,7 @@ class DeviceTimes:
             return False
 
     def _moments(self, events: BlockEvents, enqueued_s: float) -> Moments:
-        (began,) = events.began
+        began = events.began[0] if events.began else events.over
         self._began_s += self._last.elapsed_s(began)  # block by block: times of events are too coarse for days
         self._last = began
         self._reference_s = max(self._reference_s, enqueued_s - self._began_s)

@@ -21,6 +21,7 @@ class Policy(ABC):
     ...     def space(self, job): ...
     """
 
+    sizes: ClassVar[tuple[str, ...]] = ("partition", "credit")  #: of these, what a plan depends on
     knobs: ClassVar[tuple[str, ...]] = ()  #: of its own, beyond partition and credit
     by_gradients: ClassVar[bool] = (
         False  #: plans depend on the gradients alone; a subclass that overrides `plan` says it again
@@ -90,6 +91,47 @@ def space_of(policy: str, job: Job) -> Space:
             f"instead; write Config(…, policy='{policy}') there"
         )
     return space
+
+
+def check_sizes(config: Config, what: str = "config=") -> None:
+    """Refuse sizes that the policy does not look at.
+
+    A `Config` has both sizes, whatever its policy. So one of a policy without a credit has the partition's size
+    there, and one of a policy with neither is `Config(1, 1, …)`, or what `no_knobs` has.
+
+    Args:
+        config: of a policy that is known.
+        what: what the user calls it.
+
+    Raises:
+        InputError: a credit that is not the partition, or a partition, that changes nothing.
+    """
+    policy, size, credit = config.policy, config.partition_bytes, config.credit_bytes
+    sizes = POLICIES[policy].sizes
+    if not sizes and (size, credit) not in ((1, 1), (GIB, GIB)):
+        raise InputError(
+            f"policy '{policy}' has no partition and no credit, but {what} has {config.label}: leave it out, or say "
+            f"Config(1, 1, '{policy}')"
+        )
+    if sizes == ("partition",) and size != credit:
+        raise InputError(
+            f"policy '{policy}' has no credit, but {what} has {config.label}: say Config({size}, {size}, '{policy}')"
+        )
+
+
+def check_ranges(policy: str, space: Space, what: str = "space=") -> None:
+    """Refuse a space of sizes that the policy does not look at.
+
+    Raises:
+        InputError: a tuner would search what changes nothing.
+    """
+    sizes, (low, high), (least, most) = POLICIES[policy].sizes, space.partition_bytes, space.credit_ratio
+    if not sizes and (low < high or least < most):
+        raise InputError(f"policy '{policy}' has no partition and no credit to search: leave {what} out")
+    if sizes == ("partition",) and (least, most) != (1.0, 1.0):
+        raise InputError(
+            f"policy '{policy}' has no credit, but {what} searches {least:g}x to {most:g}x: say credit_ratio=(1, 1)"
+        )
 
 
 def no_knobs(policy: str) -> Space:

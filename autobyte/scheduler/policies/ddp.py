@@ -21,6 +21,7 @@ class Ddp(Policy):
     Reference: PyTorch DDP (VLDB'20), sec. 3.2.2 and 3.2.3; `bucket_cap_mb` of 25, first bucket 1 MiB.
     """
 
+    sizes = ("partition",)
     by_gradients = True
 
     def plan(self, job: Job, config: Config) -> Plan:

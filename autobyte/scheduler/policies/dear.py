@@ -5,7 +5,7 @@ import numpy as np
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.job import Job
-from autobyte.scheduler.block import Segment, Tiling
+from autobyte.scheduler.block import Tiling
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.policies.base import Policy
 from autobyte.scheduler.tiling import buckets
@@ -20,6 +20,8 @@ class Dear(Policy):
     Reference: DeAR (ICDCS'23, arXiv 2302.12445), sec. 3 and 4; its fusion threshold begins at 25 MB, 1 to 256 MB.
     """
 
+    sizes = ("partition",)
+
     def plan(self, job: Job, config: Config) -> Plan:
         """Reduce-scatters as gradients appear, then all-gathers in the order of the forward pass, no window.
 
@@ -30,12 +32,15 @@ class Dear(Policy):
             raise InputError(
                 "policy 'dear' halves all-reduces: it needs --arch allreduce, servers push and pull anyway"
             )
-        groups = buckets(job.gradients, config.partition_bytes, config.partition_bytes).blocks
-        rows: list[tuple[Segment, ...]] = [group.segments for group in groups]
-        count = len(rows)
-        gathers = [*[-1] * count, *reversed(range(count))]
-        tiling = Tiling.of(job.gradients, rows + rows[::-1], gathers=gathers)
-        return Plan(job, tiling, sequence=np.arange(2 * count))
+        groups = buckets(job.gradients, config.partition_bytes, config.partition_bytes)
+        count, sizes = len(groups), np.diff(groups.block_start)
+        first = np.concatenate([groups.block_start[:-1], groups.block_start[:-1][::-1]])  # segment of each block
+        edges = np.concatenate([[0], np.cumsum(np.concatenate([sizes, sizes[::-1]]))])
+        both = np.repeat(first - edges[:-1], np.diff(edges)) + np.arange(edges[-1])  # segments of both halves
+        columns = groups.tensor[both], groups.start[both], groups.stop[both]
+        gathers = np.concatenate([np.full(count, -1), np.arange(count)[::-1]])
+        tiling = Tiling(job.gradients, *columns, edges, np.arange(2 * count), gathers)
+        return Plan(job, tiling, sequence=tiling.order)
 
     def space(self, job: Job) -> Space:
         """The fusion threshold."""

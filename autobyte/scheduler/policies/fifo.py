@@ -13,6 +13,7 @@ class Fifo(Policy):
     Reference: AutoByte (arXiv 2112.13509), sec. IV-A, "executed sequentially".
     """
 
+    sizes = ()
     by_gradients = True
 
     def plan(self, job: Job, config: Config) -> Plan:

@@ -24,6 +24,7 @@ class Horovod(Policy):
     Reference: Horovod (arXiv 1802.05799), sec. 7, "Tensor Fusion"; version 0.28: 128 MiB, 1 ms.
     """
 
+    sizes = ("partition",)
     knobs = ("cycle_ms",)
 
     def plan(self, job: Job, config: Config) -> Plan:

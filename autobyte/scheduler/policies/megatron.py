@@ -19,6 +19,8 @@ class Megatron(Policy):
     tensors in reverse order, beside the backward pass.
     """
 
+    sizes = ("partition",)
+
     def plan(self, job: Job, config: Config) -> Plan:
         """Buckets in one fixed sequence, no window."""
         tiling = buckets(job.gradients, config.partition_bytes, config.partition_bytes)

@@ -25,6 +25,7 @@ class MgWfbp(Policy):
     Reference: MG-WFBP (INFOCOM'19), sec. 4, algorithm 1; one dtype per message.
     """
 
+    sizes = ()
     knobs = ("published",)
 
     def plan(self, job: Job, config: Config) -> Plan:

@@ -20,6 +20,8 @@ class TicTac(Policy):
     Reference: TicTac (MLSys'19), sec. 4, algorithms 1 to 3, eq. 5; its transfers pass its sender one by one.
     """
 
+    sizes = ()
+
     def plan(self, job: Job, config: Config) -> Plan:
         """One block per tensor, the front layers first, one in flight."""
         whole = max(GIB, job.gradients.total_bytes)

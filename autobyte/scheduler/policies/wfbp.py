@@ -13,6 +13,7 @@ class Wfbp(Policy):
     Reference: Poseidon (ATC'17), sec. 3.1.
     """
 
+    sizes = ()
     by_gradients = True
 
     def plan(self, job: Job, config: Config) -> Plan:

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 
@@ -22,6 +22,7 @@ from autobyte.internals import default_store, store_host
 from autobyte.scheduler.engines.frames import LARGEST, Connection
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.deadline import Deadline
+from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.secret import PROOF_BYTES, VARIABLE, proof, proves
 
 LONGEST_S = 32767  # that Linux lets a connection be idle before it looks
@@ -42,6 +43,8 @@ def connect(
     servers: Sequence[int],
     timeout: timedelta,
     largest: int | None = None,
+    diagnostics: Diagnostics | None = None,
+    refused: Callable[[], str] = lambda: "",
 ) -> dict[tuple[int, str], Connection]:
     """Connect every worker with every server on another rank.
 
@@ -51,6 +54,8 @@ def connect(
         workers, servers: the ranks.
         timeout: after which it fails, however many strangers come meanwhile.
         largest: bytes of the largest payload that a peer may send; None is what the workers say.
+        diagnostics: hears of a failure.
+        refused: tells why the others will not come, once that is known.
 
     Returns:
         connections by (peer, the peer's role); a rank that is both has two with each of its like.
@@ -62,13 +67,12 @@ def connect(
     deadline = Deadline(timeout)
     meeting = _Meeting(name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=largest)
     try:
-        deadline.run(lambda: asyncio.run(meeting.hold(deadline)))
+        deadline.run(lambda: asyncio.run(meeting.hold(deadline, refused)))
     except (OSError, DistError) as error:
         for connection in meeting.connections.values():
             connection.sock.close()
-        raise CommunicationError(
-            f"rank {rank}, step 0: could not connect to servers or workers: {meeting.describe(error)}"
-        ) from error
+        why = f"rank {rank}, step 0: could not connect to servers or workers: {meeting.describe(error)}"
+        raise CommunicationError(why + (diagnostics.write(why) if diagnostics is not None else "")) from error
     return meeting.connections
 
 
@@ -96,16 +100,27 @@ class _Meeting:
         self._imposters: set[int] = set()
         self.connections: dict[tuple[int, str], Connection] = {}
 
-    async def hold(self, deadline: Deadline) -> None:
+    async def hold(self, deadline: Deadline, refused: Callable[[], str]) -> None:
         async with asyncio.timeout(deadline.left_s):
-            if self._rank == self._servers[0]:
-                self._store.set("token", secrets.token_hex(8))
-            self._token = await self._told("token", f"the token of server rank {self._servers[0]}")
-            await asyncio.gather(self._receive(), *(self._reach(server) for server in self._to_reach))
+            tasks = [asyncio.create_task(self._meet()), asyncio.create_task(_until(refused))]
+            try:
+                over, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in over:
+                    task.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)  # the listener is closed
         if self._largest is None:  # on a server that does not train: no worker may send more than all say
             self._largest = min((connection.largest for connection in self.connections.values()), default=0)
         for connection in self.connections.values():
             connection.largest = self._largest
+
+    async def _meet(self) -> None:
+        if self._rank == self._servers[0]:
+            self._store.set("token", secrets.token_hex(8))
+        self._token = await self._told("token", f"the token of server rank {self._servers[0]}")
+        await asyncio.gather(self._receive(), *(self._reach(server) for server in self._to_reach))
 
     def describe(self, error: Exception) -> str:
         """Why it failed, and whom it waited for."""
@@ -195,8 +210,8 @@ class _Meeting:
         """Connect to a server, again if its host has too many guests."""
         with self._waiting(f"server rank {server} to answer"):
             said = await self._told(f"server{server}", f"the address of server rank {server}")
-            host, port = said.decode().split()
-            while not await self._greet(server, host, int(port)):
+            host, port = _address(said, server)
+            while not await self._greet(server, host, port):
                 await asyncio.sleep(10 * POLL_S)
 
     async def _greet(self, server: int, host: str, port: int) -> bool:
@@ -241,6 +256,32 @@ class _Meeting:
         self._waits[what] = None
         yield
         del self._waits[what]
+
+
+async def _until(refused: Callable[[], str]) -> None:
+    """Wait until it is known that the others will not come.
+
+    Raises:
+        ConnectionAbortedError: it is.
+    """
+    while not (why := refused()):
+        await asyncio.sleep(POLL_S)
+    raise ConnectionAbortedError(why)
+
+
+def _address(said: bytes, server: int) -> tuple[str, int]:
+    """Host and port of a server, as the store has them.
+
+    Raises:
+        ConnectionError: somebody has written something else.
+    """
+    try:
+        host, port = said.decode().split()
+        return host, int(port)
+    except ValueError:
+        raise ConnectionError(
+            f"the store has no address of server rank {server}, but {said[:64]!r}: somebody else has written to it"
+        ) from None
 
 
 async def _received(sock: socket.socket, nbytes: int) -> bytes:

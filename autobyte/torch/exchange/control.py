@@ -54,6 +54,7 @@ class Control:
         self.diagnostics = diagnostics or Diagnostics(None, rank=self.ranks[rank])
         self._step = step
         self._timeout = timeout
+        self._broken = False  # a call has failed, and may still wait
         self._backend = self.meet(
             lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
         )
@@ -77,14 +78,12 @@ class Control:
     def gather(self, numbers: torch.Tensor) -> torch.Tensor:
         """Everybody's numbers, shape [size, *]."""
         rows = [torch.empty_like(numbers) for _ in range(self.size)]
-        self.rollcall.issued += 1
         self._run(self._backend.allgather([rows], [numbers]), "gather numbers")
         return torch.stack(rows)
 
     def gather_later(self, numbers: torch.Tensor) -> "Tally":
         """Begin to gather everybody's numbers, without waiting; shape [size, *]."""
         rows = numbers.new_empty((self.size, *numbers.shape))
-        self.rollcall.issued += 1
         work = self._backend.allgather([list(rows.unbind())], [numbers])
         return Tally(rows, work.get_future(), lambda: self._run(work, "gather numbers"))
 
@@ -105,7 +104,6 @@ class Control:
         """Send one rank's tensor to all others, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        self.rollcall.issued += 1
         self._run(self._backend.broadcast([tensor], options), f"share {what}")
 
     def send(self, tensor: torch.Tensor, *, source: int = 0, what: str) -> None:
@@ -121,22 +119,15 @@ class Control:
         if travelling.data_ptr() != tensor.data_ptr():
             tensor.copy_(travelling)
 
-    def together(self, call: str) -> None:
-        """Make sure that all ranks are at a call before anything of it is sent.
+    def failure(self, what: str, *, step: int | None = None) -> CommunicationError:
+        """What all ranks see at once, as an error that says where details are.
 
-        Raises:
-            CommunicationError: naming the ranks that are not.
+        Args:
+            what: has gone wrong.
+            step: in which; by default where training is.
         """
-        missing = self.rollcall.meet(Deadline(self._timeout))
-        if missing:
-            why = (
-                f"rank {self.global_rank}, step {self._step()}: {call} is collective, and rank "
-                f"{', '.join(map(str, missing))} did not take part: call it on every rank, or before wrapping"
-            )
-            self.diagnostics.capture()
-            self.rollcall.alarm(why)
-            others = self.rollcall.absent()  # the others hear it before this rank, and perhaps the store, is gone
-            raise CommunicationError(why + self.diagnostics.write(why, others, self.rollcall.heard))
+        why = f"rank {self.global_rank}, step {self._step() if step is None else step}: {what}"
+        return CommunicationError(why + self.diagnostics.write(why))
 
     def same(self, value: str) -> bool:
         """Whether all ranks have the same."""
@@ -173,7 +164,6 @@ class Control:
         """Begin to count, without waiting, on how many ranks each flag is set."""
         counts = flags.to(torch.int32)
         options = dist.AllreduceOptions()
-        self.rollcall.issued += 1
         work = self._backend.allreduce([counts], options)
         return Tally(counts, work.get_future(), lambda: self._run(work, "count missing gradients"))
 
@@ -181,9 +171,9 @@ class Control:
         """Let go of the backend.
 
         Args:
-            idle: every call has come back, on all ranks.
+            idle: every call has come back, on all ranks, as far as is known.
         """
-        if not idle:
+        if not idle or self._broken:
             abandoned.append(self._backend)
         self._backend = None
 
@@ -205,6 +195,7 @@ class Control:
             self.rollcall.ignore()
 
     def _failed(self, what: str, error: Exception) -> CommunicationError:
+        self._broken = True
         why = f"rank {self.global_rank}, step {self._step()}: could not {what}: {first_line(error)}"
         self.diagnostics.capture()
         self.rollcall.alarm(why)

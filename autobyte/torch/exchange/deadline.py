@@ -1,10 +1,11 @@
 """One deadline for all that belongs to one wait, also for calls that have none: to a store that is cut off, say."""
 
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
+
+from autobyte.torch.exchange.parting import in_thread
 
 Result = TypeVar("Result")
 
@@ -43,8 +44,7 @@ class Deadline:
             except BaseException as error:  # raised below, for the caller
                 errors.append(error)
 
-        thread = threading.Thread(target=act, name="autobyte-deadline", daemon=True)
-        thread.start()
+        thread = in_thread(act, name="autobyte-deadline")
         thread.join(self.left_s)
         if errors:
             raise errors[0]

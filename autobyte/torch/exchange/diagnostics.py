@@ -54,6 +54,7 @@ class Diagnostics:
         self._state: list[str] | None = None
         self._stacks: list[tuple[str, Frames]] = []
         self._over = folder is None or folder is False
+        self._where = ""
 
     def include(self, part: Callable[[], str]) -> None:
         """Ask for a part of the state when something fails; it must not wait for anything."""
@@ -75,13 +76,15 @@ class Diagnostics:
             others: what is heard of other ranks, and from them.
 
         Returns:
-            the end of the error's message: where the file is, or why there is none; empty if none is wanted, or it
-            has been written before.
+            the end of the error's message: where the file is, or why there is none; empty if none is wanted.
         """
         self.capture()
-        if self._over:
-            return ""
-        self._over = True
+        if not self._over:
+            self._over = True
+            self._where = self._written(error, *others)
+        return self._where
+
+    def _written(self, error: str, *others: str) -> str:
         try:
             path = Deadline(WRITE).run(lambda: self._write(error, [each for each in others if each]))
         except Exception as problem:  # whatever it is: the failure itself is what must be raised

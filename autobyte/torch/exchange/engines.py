@@ -1,7 +1,7 @@
 """What connects the engines: one function each, and the table of their names."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import entry_points
@@ -17,6 +17,7 @@ from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.cuda import CudaStreams
+from autobyte.scheduler.engines.frames import Connection
 from autobyte.scheduler.engines.leader import Led
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
@@ -54,17 +55,29 @@ def _servers(training: Connecting, timeout: timedelta) -> Engine:
         rank=rank,
         workers=workers,
         servers=servers,
-        connect=lambda: connect(
-            training.name, rank=rank, workers=workers, servers=servers, timeout=timeout, largest=training.largest
-        ),
+        connect=lambda: _reach(training, training.name, servers, timeout, largest=training.largest),
     )
 
 
 def led(training: Connecting, engine: Engine, timeout: timedelta) -> Engine:
-    ranks, name = training.ranks, f"{training.name}/order"
-    rank = training.control.global_rank
-    connections = connect(name, rank=rank, workers=ranks, servers=ranks[:1], timeout=timeout, largest=0)
+    """An engine that starts blocks as rank 0 picks them."""
+    connections = _reach(training, f"{training.name}/order", training.ranks[:1], timeout, largest=0)
     return Led(engine, list(connections.values()), leads=training.rank == 0)
+
+
+def _reach(
+    training: Connecting, name: str, servers: Sequence[int], timeout: timedelta, *, largest: int
+) -> dict[tuple[int, str], Connection]:
+    """Connect workers with servers, unless another rank says meanwhile that it has failed."""
+    control, alarms = training.control, list[str]()
+    control.rollcall.listen(alarms.append)
+    try:
+        return connect(
+            name, rank=control.global_rank, workers=training.ranks, servers=servers, timeout=timeout, largest=largest,
+            diagnostics=control.diagnostics, refused=lambda: "".join(alarms),
+        )  # fmt: skip
+    finally:
+        control.rollcall.ignore()
 
 
 def _ordered(training: Connecting, timeout: timedelta) -> Engine:

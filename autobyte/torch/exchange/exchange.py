@@ -4,7 +4,9 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +14,7 @@ from torch.autograd.profiler import record_function
 from torch.nn.parallel import DistributedDataParallel
 
 from autobyte.errors import InputError
-from autobyte.internals import is_shared
+from autobyte.internals import is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
@@ -20,6 +22,7 @@ from autobyte.torch.exchange.control import CommunicationError, Control, Tally, 
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.norms import all_clip, norm_of_all
+from autobyte.torch.exchange.progress import Phase
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.exchange.waits import Waits
 from autobyte.torch.model.marks import marks_of
@@ -29,6 +32,8 @@ WAIT = "autobyte: wait for averages"  # in a profiler's trace
 #: Steps whose counts are still out when a step is closed. Where averages wait on a device, the thread that trains
 #: runs ahead of other ranks' threads, and must not wait for theirs.
 OUT, OUT_ON_STREAMS = 1, 3
+
+_OPEN = Phase.OPEN  # a look-up less at every gradient
 
 
 class Listener:
@@ -51,9 +56,27 @@ class Listener:
     def leaves(self, name: str, gradient: Tensor) -> None:
         """A gradient, or zeros for one that is missing, is about to travel."""
 
-    def announces(self) -> bool | None:
-        """Whether this rank has something to say to all; None if nobody looks at announcements."""
+    def announces(self) -> bool:
+        """Whether this rank has something to say to all."""
+        return False
+
+    def loaded(self) -> Tensor | None:
+        """A note for `Heard`, if this rank has loaded something since the step before."""
         return None
+
+
+class Heard(NamedTuple):
+    """What ranks have said in steps before the last.
+
+    Args:
+        announced: whether any rank announced something.
+        loaded: how many ranks said that they had loaded something, in the last step in which any did.
+        note: this rank's of that step, as its listener made it.
+    """
+
+    announced: bool = False
+    loaded: int = 0
+    note: Tensor | None = None
 
 
 class Exchange:
@@ -99,10 +122,12 @@ class Exchange:
         self._control = control
         self._accumulation = accumulation
         self._frozen = frozen or {}
-        self.marks = marks_of(buffers.streams)
-        self._waits = Waits(self.marks)
         self._devices = {name: parameter.device for name, parameter in parameters.items()}
+        self._dtypes = {name: parameter.dtype for name, parameter in parameters.items()}
+        self.marks = marks_of(buffers.streams, next(iter(self._devices.values())))
+        self._waits = Waits(self.marks)
         self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
+        self._mirrored = {name for name in parameters if name in mirrors}
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
@@ -113,9 +138,9 @@ class Exchange:
         self._ahead = False  # the step was closed ahead of `step()`, and nothing has followed
         self.norm_kind: float | None = None  # p of the norm by which gradients are clipped, from the next step on
         self._tally: Tally | None = None
-        self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `announced` has what was said
+        self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `heard` has what was said
         self._untaken: deque[Tally] = deque()  # of steps of which it is not known yet whether all ranks took them
-        self._tallies: deque[Tally] = deque()  # of steps whose announcements have not been looked at yet
+        self._tallies: deque[tuple[Tally, Tensor | None]] = deque()  # of steps that nobody has looked at, and notes
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
@@ -156,22 +181,23 @@ class Exchange:
         self.check_untouched(ahead=ahead)
         had = [False] * len(self._index)
         for name, parameter in self.parameters.items():
-            if parameter.grad is not None:
+            if (gradient := parameter.grad) is not None:
                 had[self._index[name]] = True
                 if self._passes[name] < self._accumulation or name in self._in_buffers:
-                    self._send(name, parameter)
+                    self._send(name, parameter, gradient)
             else:
                 self._missing[name] = torch.zeros_like(parameter)
                 self._put(name, self._missing[name])
         if len(self._untaken) == self.out:
             self._check_taken(self._counts(self._untaken.popleft()))
         left_out = given_up or not (progress.taken or joined)
-        announces = self._listener.announces()
-        flags = StepFlags(had, left_out=left_out, joined=joined, announces=bool(announces), clips=clips)
+        announces, note = self._listener.announces(), None if given_up else self._listener.loaded()
+        flags = StepFlags(
+            had, left_out=left_out, joined=joined, announces=announces, loaded=note is not None, clips=clips
+        )
         self._tally = self._control.tally(flags.pack())
         self._untaken.append(self._tally)
-        if announces is not None:
-            self._tallies.append(self._tally)
+        self._tallies.append((self._tally, note))
         self._mirrors.then(self._session.end)
         self._in_buffers.clear()
         progress.close()
@@ -238,13 +264,19 @@ class Exchange:
         """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
         return self._tally is not None and self._counts(self._tally).joined > 0
 
-    def announced(self) -> bool:
-        """Whether any rank announced something in a step before the last, not yet looked at. All ranks get the same.
+    def heard(self) -> Heard:
+        """What ranks have said in steps before the last, not yet looked at. All ranks get the same, but for notes.
 
         Nobody waits: `close` has had the counts of these steps.
         """
-        earlier = [self._tallies.popleft() for _ in range(len(self._tallies) - self.out)]
-        return any(self._counts(tally).announcing for tally in earlier)
+        heard = Heard()
+        while len(self._tallies) > self.out:
+            tally, note = self._tallies.popleft()
+            counts = self._counts(tally)
+            heard = heard._replace(announced=heard.announced or counts.announcing > 0)
+            if counts.loaded:
+                heard = heard._replace(loaded=counts.loaded, note=note)
+        return heard
 
     def forget(self) -> None:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
@@ -253,7 +285,7 @@ class Exchange:
     @property
     def whole(self) -> bool:
         """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
-        return self._session.whole and not self._missing and self._buffers.arrived(range(len(self.parameters)))
+        return self._session.whole and not self._missing and self._buffers.whole
 
     @property
     def ahead(self) -> bool:
@@ -271,7 +303,7 @@ class Exchange:
         return self._session.failed
 
     def start_over(self) -> None:
-        """All ranks have loaded one checkpoint: it does not matter any more who left out an update before.
+        """This rank loads a checkpoint: it does not matter any more who left out an update before.
 
         What was announced stays: who has announced something waits until all ranks have looked at it.
 
@@ -281,6 +313,7 @@ class Exchange:
         self._session.check()
         self._tally = None
         self._untaken.clear()
+        self.progress.forgive()
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
@@ -292,8 +325,9 @@ class Exchange:
         places = [self._index[name] for name in chosen]
         if not self._have_arrived(places):
             self._wait(places)
-        self._mirrors.bring(chosen)
-        for name in chosen:
+        if self._mirrored:
+            self._mirrors.bring(chosen)
+        for name in chosen if self._missing else ():
             zeros = self._missing.get(name)
             if zeros is None:
                 continue
@@ -307,7 +341,7 @@ class Exchange:
     def _wait(self, places: list[int]) -> None:
         """Let this thread wait for averages, or the model's stream."""
         entered = self._waits.enter()
-        with record_function(WAIT):
+        with record_function(WAIT) if is_profiled() else nullcontext():
             self._session.wait(places)
             awaited = {event: None for place in places if (event := self._follow(place)) is not None}
         self._waits.leave(entered, list(awaited))
@@ -352,11 +386,14 @@ class Exchange:
         return settled and not self.progress.open
 
     def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
+        completing, listener, progress = self._completing, self._listener, self.progress
+
         def complete(parameter: nn.Parameter) -> None:
-            with self._completing:
-                self._listener.backward()
-                self.progress.outdate()
-                self._listener.gradient(name)
+            with completing:
+                if progress.phase is not _OPEN:  # else an earlier gradient has
+                    listener.backward()
+                    progress.outdate()
+                listener.gradient(name)
                 if not self._muted:
                     self._pass(name, parameter)
 
@@ -364,22 +401,23 @@ class Exchange:
 
     def _pass(self, name: str, parameter: nn.Parameter) -> None:
         """Count a backward pass of a gradient; the last one of the step sends it."""
-        self._passes[name] += 1
-        if self._passes[name] > self._accumulation:
+        passes = self._passes[name] = self._passes[name] + 1
+        if passes > self._accumulation:
             raise InputError(
-                f"parameter '{name}' got {self._passes[name]} backward passes in a step of {self._accumulation}: "
+                f"parameter '{name}' got {passes} backward passes in a step of {self._accumulation}: "
                 "say accumulation=, or put all but the last into no_sync()"
             )
-        if self._passes[name] == self._accumulation:
-            if not self.progress.open:
+        if passes == self._accumulation:
+            if self.progress.phase is not _OPEN:
                 self._begin()
-            assert parameter.grad is not None
-            if parameter.grad._is_view():
+            gradient = parameter.grad
+            assert gradient is not None
+            if gradient._is_view():
                 self._in_buffers.add(name)
                 self.at_once = True
                 return
-            self._send(name, parameter)
-            self._sent[name] = parameter.grad, parameter.grad._version
+            gradient = self._send(name, parameter, gradient)
+            self._sent[name] = gradient, gradient._version
 
     def _begin(self, *, joined: bool = False) -> None:
         if self._ahead:
@@ -403,19 +441,19 @@ class Exchange:
         self._buffers.shares.measure(self.norm_kind if self.halved else None)
         self.progress.begin(joining=joining)
 
-    def _send(self, name: str, parameter: nn.Parameter) -> None:
-        assert parameter.grad is not None
+    def _send(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+        """Let a gradient travel; return what travels, which is `.grad` from now on."""
         self._passes[name] = self._accumulation
-        index = self._index[name]
+        index, mirrored = self._index[name], name in self._mirrored
         self._buffers.forget(index)
-        if self._buffers.averages and name not in self._mirrors and is_shared(parameter.grad):
-            parameter.grad = parameter.grad.clone()
-        self._put(name, parameter.grad)
-        if name not in self._mirrors:
+        if self._buffers.averages and not mirrored and is_shared(gradient):
+            parameter.grad = gradient = gradient.clone()
+        self._put(name, gradient)
+        if mirrored:
+            self._mirrors.then(partial(self._session.ready, index))
+        else:
             self._session.ready(index)
-            return
-
-        self._mirrors.then(lambda: self._session.ready(index))
+        return gradient
 
     def missing(self, name: str) -> Tensor | None:
         """The zeros that travel for a gradient which this rank does not have."""
@@ -453,24 +491,30 @@ class Exchange:
             self._session.check()  # what has failed before is why
             located = self._session.located(error)
             self._session.fail(located, names_silent=True)
+            self._session.check()  # another thread may have been faster
             raise located from error
 
     def _check_taken(self, counts: StepCounts) -> None:
         all_clip(counts, self._control, self.steps - 1 - len(self._untaken))
         skipped = counts.left_out
         if 0 < skipped < self._control.size - counts.joined:
-            raise CommunicationError(
-                f"rank {self._control.global_rank}, step {self.steps}: "
+            raise self._control.failure(
                 f"{skipped} of {self._control.size} ranks left out a step that others took "
-                "(an exception that was caught, or zero_grad() before step()); their parameters differ now"
+                "(an exception that was caught, or zero_grad() before step()); their parameters differ now",
+                step=self.steps,
             )
 
     def _put(self, name: str, gradient: Tensor) -> None:
         if gradient.device != self._devices[name]:
             raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
+        if gradient.dtype != self._dtypes[name]:
+            raise InputError(
+                f"parameter '{name}' was {self._dtypes[name]} when the optimizer was wrapped, and its gradient is "
+                f"{gradient.dtype}: convert the model before wrapping it, and leave grad_dtype as it is"
+            )
         self._listener.leaves(name, gradient)
         try:
-            travelling = self._mirrors.leave(name, gradient) if name in self._mirrors else gradient
+            travelling = self._mirrors.leave(name, gradient) if name in self._mirrored else gradient
             self._buffers.put(self._index[name], travelling)
         except InputError as error:
             raise InputError(f"parameter '{name}': {error}") from None

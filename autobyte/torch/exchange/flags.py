@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 #: Places behind the gradients' own.
-_LEFT_OUT, _JOINED, _ANNOUNCES, _CLIPS = -4, -3, -2, -1
+_LEFT_OUT, _JOINED, _ANNOUNCES, _LOADED, _CLIPS = -5, -4, -3, -2, -1
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class StepFlags:
         left_out: the step before was not followed by an update, or this one will not be.
         joined: this rank has no inputs left.
         announces: this rank has something to say to all.
+        loaded: this rank has loaded something since the step before.
         clips: this rank clips the gradients of the step by their norm.
     """
 
@@ -26,11 +27,12 @@ class StepFlags:
     left_out: bool
     joined: bool
     announces: bool
+    loaded: bool = False
     clips: bool = False
 
     def pack(self) -> Tensor:
-        """The flags as numbers that can be added up over ranks, shape [gradients + 4], int32."""
-        flags = [*self.had, self.left_out, self.joined, self.announces, self.clips]
+        """The flags as numbers that can be added up over ranks, shape [gradients + 5], int32."""
+        flags = [*self.had, self.left_out, self.joined, self.announces, self.loaded, self.clips]
         return torch.tensor(flags, dtype=torch.int32, device="cpu")
 
 
@@ -67,6 +69,11 @@ class StepCounts:
     def announcing(self) -> int:
         """Ranks that have something to say to all."""
         return int(self._counts[_ANNOUNCES])
+
+    @property
+    def loaded(self) -> int:
+        """Ranks that have loaded something."""
+        return int(self._counts[_LOADED])
 
     @property
     def clipping(self) -> int:

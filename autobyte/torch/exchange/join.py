@@ -58,7 +58,7 @@ def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *
                 device = parameter.device if value["here"] else "cpu"
                 state[key] = torch.empty(value["shape"], dtype=getattr(torch, value["dtype"]), device=device)
             control.send(state[key], source=source, what="the optimizer's state")
-    groups = control.share([_numbers(group) for group in optimizer.param_groups], source=source)
+    groups = control.share([numbers_of(group) for group in optimizer.param_groups], source=source)
     for group, numbers in zip(optimizer.param_groups, groups, strict=True):
         for key, value in numbers.items():
             if isinstance(group[key], Tensor):
@@ -67,7 +67,7 @@ def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *
                 group[key] = tuple(value) if isinstance(value, list) else value
 
 
-def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+def numbers_of(group: dict[str, Any]) -> dict[str, Any]:
     """A group's hyper-parameters that are numbers, which schedulers change."""
     plain = {
         key: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value

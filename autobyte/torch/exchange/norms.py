@@ -5,7 +5,7 @@ import math
 import torch
 
 from autobyte.scheduler.engines.shares import Shares, total_norm
-from autobyte.torch.exchange.control import CommunicationError, Control
+from autobyte.torch.exchange.control import Control
 from autobyte.torch.exchange.flags import StepCounts
 
 
@@ -17,9 +17,10 @@ def all_clip(counts: StepCounts, control: Control, step: int) -> bool:
     """
     clipping, training = counts.clipping, control.size - counts.joined
     if 0 < clipping < training:
-        raise CommunicationError(
-            f"rank {control.global_rank}, step {step}: {clipping} of {training} ranks called clip_grad_norm_(), the "
-            "others did not, or called synchronize() before it; call it on every rank, or on none"
+        raise control.failure(
+            f"{clipping} of {training} ranks called clip_grad_norm_(), the "
+            "others did not, or called synchronize() before it; call it on every rank, or on none",
+            step=step,
         )
     return clipping > 0
 
@@ -40,8 +41,9 @@ def norm_of_all(shares: Shares, control: Control, *, limit: float | None, kind: 
     rows = control.gather(torch.tensor(own, dtype=torch.float64, device="cpu"))
     said = rows[~rows[:, 1].isnan()][:, 1:]
     if not bool((said == said[0]).all()):
-        raise CommunicationError(
-            f"rank {control.global_rank}, step {step}: ranks differ in what clip_grad_norm_() is called with; "
-            f"max_norm: {said[:, 0].tolist()}, norm_type: {said[:, 1].tolist()}"
+        raise control.failure(
+            "ranks differ in what clip_grad_norm_() is called with; "
+            f"max_norm: {said[:, 0].tolist()}, norm_type: {said[:, 1].tolist()}",
+            step=step,
         )
     return total_norm(rows[:, 0], float(said[0, 1]))

@@ -108,6 +108,10 @@ class Progress:
             raise self._cannot("be taken")
         self.taken = True
 
+    def forgive(self) -> None:
+        """Whether an update followed from the averages of the closed step does not matter: a checkpoint is loaded."""
+        self.taken = True
+
     def end(self) -> None:
         """The closed step is over: the averages that are in `.grad` are not used again."""
         if self.phase not in (Phase.CLOSED, Phase.AVERAGED):

@@ -1,28 +1,22 @@
 """Who is still there, asked when something has failed: through the store at which the ranks met."""
 
-import atexit
 import contextlib
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 
 from torch.distributed.distributed_c10d import PrefixStore
 
 from autobyte.internals import default_store
-from autobyte.torch.exchange.deadline import Deadline
+from autobyte.torch.exchange.parting import ending, in_thread
 from autobyte.torch.exchange.secret import signed, unsigned
 
 log = logging.getLogger("autobyte")
 
-_ending = threading.Event()  # the process ends
-_threads: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
-
 LONG_S = 1.0  # after which a wait asks whether another rank has failed
 PATIENCE_S = 3.0  # for those who find out a little later
 POLL_S = 0.1
-PARTING_S = 1.0  # that threads are waited for when the process ends: a store whose host is stopped never answers
 STALL_S = 10.0  # after which the log says who is silent
 AGAIN_S = 60.0  # before the next such line
 ANSWER_S = 1.5  # for those who listen, too
@@ -54,8 +48,6 @@ class RollCall:
         self._raised = False
         self._said = ""
         self.heard = ""  # the alarm of another rank
-        self._calls = 0  # that needed all ranks at once
-        self.issued = 0  # collectives, in the order that all ranks keep
         self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
         self._over.set()
 
@@ -91,9 +83,8 @@ class RollCall:
         began_s = time.monotonic() - LONG_S
 
         def poll() -> None:
-            self._store.set(f"at{self._rank}", str(self.issued))
             answered = 0
-            while not (over.is_set() or _ending.is_set()):
+            while not (over.is_set() or ending.is_set()):
                 if self._store.check(["alarm"]):
                     message = unsigned(bytes(self._store.get("alarm")))
                     if message is not None:  # else a stranger's
@@ -110,31 +101,6 @@ class RollCall:
     def ignore(self) -> None:
         """Listen no more."""
         self._over.set()
-
-    def meet(self, deadline: Deadline) -> list[int]:
-        """Wait until all ranks are at this call, which scripts may make on one rank alone.
-
-        Returns:
-            the ranks that do not come in time, or wait already for a collective that comes after it.
-        """
-        self._calls += 1
-        call = f"call{self._calls}/rank"
-        missing = [other for other in self._others if other not in self._servers]
-
-        def passed(rank: int) -> bool:
-            return self._store.check([f"at{rank}"]) and int(self._store.get(f"at{rank}")) > self.issued
-
-        def gather() -> None:
-            nonlocal missing
-            self._store.set(f"{call}{self._rank}", "here")
-            while missing := [other for other in missing if not self._store.check([f"{call}{other}"])]:
-                if any(passed(other) for other in missing):
-                    break
-                time.sleep(POLL_S)
-
-        with contextlib.suppress(TimeoutError):
-            deadline.run(gather)
-        return missing
 
     def absent(self) -> str:
         """Hear the others, and put into words who is silent."""
@@ -172,11 +138,11 @@ class RollCall:
         def hears(rank: int) -> bool:
             return self._store.check([f"hears{rank}"]) and int(self._store.get(f"hears{rank}")) >= number
 
-        while silent and time.monotonic() < self._told_s + ANSWER_S and not (over.is_set() or _ending.is_set()):
+        while silent and time.monotonic() < self._told_s + ANSWER_S and not (over.is_set() or ending.is_set()):
             self._answer(0)  # others ask at about the same time
             silent = [rank for rank in silent if not hears(rank)]
             time.sleep(POLL_S)
-        if not (over.is_set() or _ending.is_set()):
+        if not (over.is_set() or ending.is_set()):
             who = self._no_word(silent) if silent else "all others wait, too, or serve"
             log.warning("%s for %d s; %s", where(), waited_s, who)
 
@@ -196,16 +162,4 @@ def _in_thread(action: Callable[[], None]) -> threading.Thread:
         with contextlib.suppress(Exception):  # the store is gone
             action()
 
-    thread = threading.Thread(target=run, name="autobyte-rollcall", daemon=True)
-    _threads.add(thread)
-    thread.start()
-    return thread
-
-
-@atexit.register
-def _end() -> None:
-    """Let threads come back from the store: one that is in there while the interpreter ends may crash the process."""
-    _ending.set()
-    until_s = time.monotonic() + PARTING_S
-    for thread in list(_threads):
-        thread.join(max(0.0, until_s - time.monotonic()))
+    return in_thread(run, name="autobyte-rollcall")

@@ -33,8 +33,8 @@ def unsigned(text: bytes) -> str | None:
     """The message in what `signed` made, or None if somebody else wrote it."""
     offered, message = text[: 2 * PROOF_BYTES], text[2 * PROOF_BYTES :]
     genuine = hmac.compare_digest(offered, proof(b"message", message).hex().encode())
-    return message.decode() if genuine else None
+    return message.decode(errors="replace") if genuine else None
 
 
 def _secret() -> bytes:
-    return os.environ.get(VARIABLE, "").encode()
+    return os.fsencode(os.environ.get(VARIABLE, ""))

@@ -1,28 +1,31 @@
 """Parameter servers on ranks that do not train."""
 
-import contextlib
 import math
-import queue
-import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import torch.distributed as dist
 
 from autobyte.errors import InputError
-from autobyte.scheduler.engines.frames import Connection
 from autobyte.scheduler.engines.server import ParameterServer
+from autobyte.torch.arguments import check_diagnostics
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import CommunicationError
-from autobyte.torch.exchange.rollcall import PATIENCE_S, POLL_S, RollCall
+from autobyte.torch.exchange.diagnostics import Diagnostics
+from autobyte.torch.exchange.rollcall import PATIENCE_S, RollCall
 from autobyte.torch.exchange.training import name_for
 
 LISTEN_S = 0.5  # between two looks at whether the workers have failed
 
 
 def serve(
-    servers: Sequence[int], *, workers: Sequence[int] | None = None, timeout: timedelta = timedelta(seconds=120)
+    servers: Sequence[int],
+    *,
+    workers: Sequence[int] | None = None,
+    timeout: timedelta = timedelta(seconds=120),
+    diagnostics: Path | str | bool | None = True,
 ) -> None:
     """Sum gradients for the workers, and return when all of them have ended.
 
@@ -38,11 +41,13 @@ def serve(
         servers: the ranks that serve, this one among them, as `DistributedOptimizer` is told them.
         workers: the ranks that train; by default all others.
         timeout: after which connecting fails, and a host that does not answer counts as gone.
+        diagnostics: where a file about a failure goes, as `DistributedOptimizer` has it.
 
     Raises:
         InputError: this rank is not among the servers, or a worker is.
         CommunicationError: a worker is gone, or cannot be reached.
     """
+    check_diagnostics(diagnostics)
     rank = dist.get_rank()
     if rank not in servers:
         raise InputError(f"rank {rank} is not among the servers {list(servers)}")
@@ -60,6 +65,10 @@ def serve(
     rollcall.listen(heard, every_s=LISTEN_S)
     try:
         _serve(name, alarms, rank=rank, workers=trained, servers=servers, timeout=timeout)
+    except CommunicationError as error:
+        known = Diagnostics(diagnostics, rank=rank)
+        known.include(lambda: f"one of the servers {list(servers)} of workers {trained}")
+        raise CommunicationError(str(error) + known.write(str(error), alarms.message)) from error
     finally:
         rollcall.ignore()
 
@@ -83,24 +92,12 @@ class _Alarms:
 def _serve(
     name: str, alarms: _Alarms, *, rank: int, workers: Sequence[int], servers: Sequence[int], timeout: timedelta
 ) -> None:
-    connected: queue.SimpleQueue[dict[tuple[int, str], Connection] | Exception] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            connected.put(connect(name, rank=rank, workers=workers, servers=servers, timeout=timeout))
-        except Exception as error:
-            connected.put(error)
-
-    threading.Thread(target=run, name="autobyte-connect", daemon=True).start()
-    connections = None
-    while connections is None:
-        with contextlib.suppress(queue.Empty):
-            connections = connected.get(timeout=POLL_S)
-        if connections is None and alarms.message:  # they were refused, and will not come
-            raise CommunicationError(f"server rank {rank}: {alarms.message}")
-    if isinstance(connections, Exception):
-        raise connections
-    made = connections
+    try:  # no longer once workers were refused: they will not come
+        made = connect(
+            name, rank=rank, workers=workers, servers=servers, timeout=timeout, refused=lambda: alarms.message
+        )
+    except CommunicationError as error:
+        raise CommunicationError(f"server rank {rank}: {alarms.message}" if alarms.message else str(error)) from error
     server = ParameterServer(None, rank=rank, workers=workers, servers=servers, connect=lambda: made)
     server.wait(lambda: alarms.over)
     if server.broken is not None:

@@ -106,7 +106,7 @@ class Session:
 
     def arrived(self, tensors: Iterable[int]) -> bool:
         """Whether tensors are in place, whatever has gone wrong since."""
-        return all(self._arrived[tensor] for tensor in tensors)
+        return not self._coming or all(map(self._arrived.__getitem__, tensors))
 
     def wait(self, tensors: Iterable[int]) -> None:
         """Wait until tensors are in place.
@@ -117,7 +117,6 @@ class Session:
         arrived, wanted = self._arrived, list(tensors)
         if self.arrived(wanted):
             return
-
         missing = wanted[:]
 
         def over() -> bool:
@@ -166,6 +165,7 @@ class Session:
         rollcall = self._rollcall
         others = [] if rollcall is None else [rollcall.absent(), rollcall.heard]
         where = self._diagnostics.write(str(self._error), *others)
+        where = "" if where in str(self._error) else where
         if others or where:
             self._error = CommunicationError("; ".join([str(self._error), *others[:1]]) + where)
             self._rollcall = None  # once is enough
@@ -269,8 +269,9 @@ class Session:
 
     def _on_arrived(self, tensor: int) -> None:
         with self._changed:
-            self._coming -= not self._arrived[tensor]
-            self._arrived[tensor] = True
+            if not self._arrived[tensor]:
+                self._arrived[tensor] = True  # first: who sees that none is coming may begin the next step
+                self._coming -= 1
             if tensor in self._awaited:
                 self._awaited.discard(tensor)
                 self._changed.notify_all()

@@ -7,7 +7,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -152,6 +152,36 @@ class Training:
         self.progress = Progress()
         known = Diagnostics(diagnostics, rank=self.ranks[self.rank])
         known.include(self._state)
+        made = ExitStack()
+        try:
+            self._connect(
+                optimizer, model, made, engine=engine, wire_dtype=wire_dtype, accumulation=accumulation,
+                group=group, timeout=timeout, order=order, servers=servers, listener=listener, average=average,
+                known=known,
+            )  # fmt: skip
+        except BaseException as error:
+            with suppress(Exception), made:  # whatever it is: what has failed first must be raised
+                self._tell_others(error)
+            raise
+
+    def _connect(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        made: ExitStack,
+        *,
+        engine: str,
+        wire_dtype: str | None,
+        accumulation: int,
+        group: dist.ProcessGroup | None,
+        timeout: timedelta,
+        order: str,
+        servers: Sequence[int] | None,
+        listener: Listener,
+        average: bool,
+        known: Diagnostics,
+    ) -> None:
+        """Agree with the other ranks, and connect to them; `made` lets go of what is there if this fails."""
         self.control = Control(
             self.name,
             rank=self.rank,
@@ -160,6 +190,7 @@ class Training:
             step=lambda: self.progress.travelling,
             diagnostics=known,
         )
+        made.callback(self.control.close, idle=True)
         parameters = self._trained(optimizer, model, group)
         engine = self.engine
         settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
@@ -186,13 +217,17 @@ class Training:
             wire_dtype=self.job.wire_dtype,
             streams=STREAMS[engine](parameters, timeout) if engine in STREAMS else None,
         )
+        if self.buffers.streams is not None:
+            made.callback(self.buffers.streams.close)
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
         transport = self._engine = connector(engine)(self, timeout)
+        made.callback(transport.close)
         self._prepare(plan)
         if order == LEADER:
             transport = led(self, transport, timeout)
+            made.callback(transport.close)
         rank, rollcall = self.control.global_rank, self.control.rollcall
         self.session = Session(
             plan,
@@ -204,6 +239,8 @@ class Training:
             diagnostics=known,
         )
         self._lookout = self._look_out()
+        if self._lookout is not None:
+            made.callback(self._lookout.close)
         self.exchange = Exchange(
             parameters,
             self.session,
@@ -214,6 +251,13 @@ class Training:
             accumulation=accumulation,
             frozen={name: p for name, p in model.named_parameters() if p in members and name not in parameters},
         )
+
+    def _tell_others(self, error: BaseException) -> None:
+        """Raise an alarm, so that ranks that wait for this one hear at once that it has failed."""
+        control = self.__dict__.get("control")
+        if control is not None:
+            what = first_line(error) or type(error).__name__
+            control.rollcall.alarm(f"rank {control.global_rank}, step 0: could not begin: {what}", patience_s=LONG_S)
 
     def has_any_of(self, optimizer: Optimizer) -> bool:
         """Whether a parameter of the optimizer travels here."""
@@ -282,26 +326,32 @@ class Training:
             "clips": self.job.clips,
         }
 
-    def resume(self, checkpoint: Mapping[str, Any]) -> bool:
-        """Use config and plan of a checkpoint, if it is of the same job; whether it is. Collective if so."""
+    def fits(self, checkpoint: Mapping[str, Any]) -> bool:
+        """Whether config and plan of a checkpoint are of this job; the log says so if not."""
+        if checkpoint.keys() == {"steps"}:  # of a training without AutoByte
+            return False
         current = self.to_json()
         other = [key for key in ("parameters", "workers") if checkpoint.get(key) != current[key]]
         if other:
             log.info("the checkpoint's config is left aside: its %s differ", " and ".join(other))
             return False
-        self.control.together("load_state_dict")
-        self.job = replace(self.job, clips=checkpoint.get("clips", False))
+        MeasuredPlan.from_json(checkpoint, self.job)  # whoever loads what cannot be read hears it at once
+        return True
+
+    def resume(self, checkpoint: Mapping[str, Any]) -> None:
+        """Use config and plan of a checkpoint that fits, the same on all ranks. Collective."""
+        current = self.to_json()
+        self.job = replace(self.job, clips=self.job.clips or checkpoint.get("clips", False))
         plan = MeasuredPlan.from_json(checkpoint, self.job)
         config = plan.config
         if plan.job is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):
             self.replan(self.job, config, None)
-            return True
+            return
         try:
             self.replan(plan.job, config, plan.order)
         except InputError as error:  # its blocks are cut as another version cuts them
             log.info("the checkpoint's plan is left aside: %s", error)
             self.replan(self.job, config, None)
-        return True
 
     def _plan(self, job: Job, config: Config, order: Sequence[int] | None) -> Plan:
         """A config's plan, the same on all ranks. Collective."""

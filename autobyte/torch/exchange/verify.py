@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.training import Training
 
 
@@ -57,7 +56,8 @@ class Verification:
         largest = float(rows.abs().nan_to_num(0.0, 0.0).max()) if after.numel() else 0.0
         tolerance = 4 * torch.finfo(dtype).eps * largest
         if not worst <= tolerance:
-            raise CommunicationError(
-                f"rank {control.global_rank}, step {step}: tensor '{name}' differs by {worst:.3g} from a plain "
-                f"all-reduce, where rounding explains {tolerance:.3g}"
+            raise control.failure(
+                f"tensor '{name}' differs by {worst:.3g} from a plain all-reduce, where rounding explains "
+                f"{tolerance:.3g}",
+                step=step,
             )

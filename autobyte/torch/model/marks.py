@@ -5,6 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
+from autobyte.scheduler.engines.cuda import CudaStreams
 from autobyte.scheduler.engines.streams import Event, Streams
 
 Mark = Any  # a moment: of one kind of `Marks`, and for that alone to read
@@ -65,6 +68,13 @@ class StreamMarks(Marks):
         return [marks[0].elapsed_s(mark) for mark in marks]
 
 
-def marks_of(streams: Streams | None) -> Marks:
-    """How moments are marked where a model computes on streams, or on the thread that trains."""
+def marks_of(streams: Streams | None, device: torch.device) -> Marks:
+    """How moments of a model's computing are marked.
+
+    Args:
+        streams: on which it computes, if they are known.
+        device: that computes.
+    """
+    if streams is None and device.type == "cuda":
+        streams = CudaStreams(device)
     return HostMarks() if streams is None else StreamMarks(streams.mark)

@@ -1,8 +1,11 @@
 """Optimizer steps layer by layer: each layer's parameters are updated when its forward pass is about to need them."""
 
 import copy
+import itertools
+import logging
 import threading
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,6 +36,8 @@ from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import PendingClasses
 from autobyte.torch.model.reads import Reads
 from autobyte.torch.model.times import LayerTimes
+
+log = logging.getLogger("autobyte")
 
 Called = Callable[[nn.Module, object], None]
 
@@ -90,6 +95,7 @@ class Updates:
         self._undone = undone
         self._former = Former(optimizer)  # of the layers that were updated ahead of the whole step
         self._layers: list[_Layer] = []
+        self._held = _Held()
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
         self._due = 0  # layers whose update is due
@@ -125,7 +131,7 @@ class Updates:
         places: dict[nn.Parameter, int] = {}
         for index, layer in enumerate(layers):
             parameters = {name: p for name, p in layer.parameters if name in names}
-            self._layers.append(_Layer(parameters, partial(self._read, index)))
+            self._layers.append(_Layer(parameters, self._held.add(parameters), partial(self._read, index)))
             places |= dict.fromkeys(self._layers[-1].parameters.values(), index)
             hook = Hook(uncompiled(self._on_call(index, times)))
             self._hooks.append(layer.module.register_forward_pre_hook(hook, prepend=True))
@@ -154,8 +160,9 @@ class Updates:
             self._trained = trained
             self._divide(groups)
         self._former.forget()  # of a step whose update failed half-way in the optimizer
+        self._held.note(self._averages.missing)
         for layer in self._layers:
-            layer.plan(self._averages.missing)
+            layer.plan()
         self._due = len(self._layers)
 
     def settle(self) -> None:
@@ -173,9 +180,17 @@ class Updates:
         return {parameter for layer in due for parameter in layer.parameters.values()}
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Take the hooks away, and give up what is due and refused: parameters can be read again."""
         for hook in self._hooks:
             hook.remove()
+        left = [name for layer in self._layers if layer.due for name in layer.parameters]
+        if left:
+            log.warning(
+                "the last step() is not taken on %d tensors, '%s' first; the others have taken it",
+                len(left), left[0],
+            )  # fmt: skip
+        self._give_up_due()
+        self._former.release()
 
     def _on_call(self, index: int, times: LayerTimes | None) -> Called:
         layer = self._layers[index]
@@ -201,17 +216,19 @@ class Updates:
         """Tell every layer which of each group's parameters are its own."""
         of = {parameter: layer for layer in self._layers for parameter in layer.parameters.values()}
         for layer in self._layers:
-            layer.members = [[] for _ in groups]
+            layer.members = {}
         for index, group in enumerate(groups):
             for parameter in group["params"]:
                 if parameter in of:
-                    of[parameter].members[index].append(parameter)
+                    of[parameter].members.setdefault(index, []).append(parameter)
 
     def _read(self, layer: int) -> None:
         """Something other than the layer's forward pass reads or changes a parameter: take the update."""
         self._reads.note(self._layers[layer].parameters)
         self._take(layer)
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _take(self, first: int) -> None:
         """Wait for a layer, and update it and those after it that need no wait."""
         with self._taking:
@@ -219,18 +236,15 @@ class Updates:
             if not layers[0].due:  # another thread was faster
                 return
             try:
-                layers[0].withdraw()
+                self._withdraw(layers[0])
                 self._keep(layers, left=self._due - 1)
                 self._averages.wait(layers[0].parameters)
-                for index in range(first + 1, len(self._layers)):
-                    layer = self._layers[index]
-                    if layer.due:
-                        if not self._averages.arrived(layer.parameters):
-                            break
-                        layers.append(layer)
-                        layer.withdraw()
-                        self._averages.wait(layer.parameters)
-                self._keep(layers[1:], left=self._due - len(layers))
+                for layer in self._arrived_after(first):
+                    layers.append(layer)
+                    self._withdraw(layer)
+                if len(layers) > 1:
+                    self._averages.wait([name for layer in layers[1:] for name in layer.parameters])
+                    self._keep(layers[1:], left=self._due - len(layers))
                 self._update(layers)
             except BaseException:
                 for layer in layers:
@@ -242,8 +256,21 @@ class Updates:
             if not self._due:
                 self._former.forget()
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
+    def _withdraw(self, layer: "_Layer") -> None:
+        """A layer's update is taken now."""
+        layer.classes.restore()
+        if self._held.standing_in:
+            self._held.withdraw(layer.span)
+
+    def _arrived_after(self, first: int) -> Iterator["_Layer"]:
+        """The layers after one whose updates are due, up to the first whose averages have not arrived."""
+        averages, whole = self._averages, self._averages.whole
+        for layer in itertools.islice(self._layers, first + 1, None):
+            if layer.due:
+                if not (whole or averages.arrived(layer.parameters)):
+                    return
+                yield layer
+
     def _keep(self, layers: Sequence["_Layer"], *, left: int) -> None:
         """Copy layers that are about to be updated ahead of so many others."""
         if self._averages.ahead:
@@ -254,16 +281,22 @@ class Updates:
             with unrecorded():
                 self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
+    def _give_up_due(self) -> None:
+        """Updates that are due will not be taken."""
+        for layer in self._layers:
+            if layer.due:
+                layer.classes.restore()
+                layer.due = False
+                self._held.give_up(layer.span)
+                layer.clear_now()
+        self._due = 0
+
     def _give_up(self) -> None:
         """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again.
 
         Not so where a device has updated layers from what lay in memory.
         """
-        for layer in self._layers:
-            layer.give_up()
-        self._due = 0
+        self._give_up_due()
         if self._averages.ahead:
             return
         with unrecorded():
@@ -272,20 +305,22 @@ class Updates:
             _put_back(group, hyper)
         self._undone()
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
     def _update(self, layers: Sequence["_Layer"]) -> None:
         """Update parameters from their gradients.
 
         Raises:
             InputError: a parameter or its gradient was changed meanwhile.
         """
+        spans = _joined(layers)
+        for span in spans:
+            self._held.check(span)
+        dropped = [parameter for span in spans for parameter in self._held.restore(span)]
+        members: dict[int, list[nn.Parameter]] = defaultdict(list)
         for layer in layers:
-            layer.check()
-        dropped = [parameter for layer in layers for parameter in layer.restore()]
-        members = ([p for layer in layers for p in layer.members[index]] for index in range(len(self._hyper)))
-        groups = zip(self._hyper, members, strict=True)
-        self._part.param_groups = [{**hyper, "params": owned} for hyper, owned in groups if owned]
+            layer.due = False
+            for index, owned in layer.members.items():
+                members[index] += owned
+        self._part.param_groups = [{**self._hyper[index], "params": members[index]} for index in sorted(members)]
         self._part.state = self._optimizer.state
         if self._part.param_groups:
             with unrecorded():
@@ -294,104 +329,151 @@ class Updates:
         for parameter in dropped:
             parameter.grad = None
         for layer in layers:
-            if layer.clear is not None:
-                for parameter in layer.parameters.values():
-                    layer.clear(parameter)
+            layer.clear_now()
 
 
 class _Layer:
-    """What one layer's update needs.
+    """One layer: its parameters, where they are among all, and whether its update is due."""
 
-    It keeps the gradients that travel. A `.grad` that is dropped meanwhile, as `model.zero_grad()` does, comes back
-    for the update. A gradient that the user changed in place is refused, because its former value is lost.
-    """
-
-    def __init__(self, parameters: dict[str, nn.Parameter], take: Callable[[], None]) -> None:
+    def __init__(self, parameters: dict[str, nn.Parameter], span: slice, take: Callable[[], None]) -> None:
         self.parameters = parameters
-        self._classes = PendingClasses(parameters.values(), take)
+        self.span = span
+        self.classes = PendingClasses(parameters.values(), take)
         self.due = False
         self.clear: Callable[[nn.Parameter], None] | None = None
-        self.members: list[list[nn.Parameter]] = []  # this layer's parameters in each of the optimizer's groups
-        self._held: dict[str, tuple[torch.Tensor | None, int, int]] = {}  # gradient, its version, the parameter's
-        self._standing_in: set[str] = set()  # parameters whose `.grad` is zeros, because this rank has no gradient
-        self._dropped: set[str] = set()  # those of them whose zeros were dropped meanwhile
+        self.members: dict[int, list[nn.Parameter]] = {}  # this layer's parameters, by the optimizer's groups
 
-    def plan(self, missing: Callable[[str], torch.Tensor | None]) -> None:
-        """Its update is due. Where a gradient is missing, the zeros that travel for it stand in until the update."""
+    def plan(self) -> None:
+        """Its update is due."""
         self.clear, self.due = None, True
-        self._standing_in.clear()
-        self._dropped.clear()
-        for name, parameter in self.parameters.items():
-            gradient = parameter.grad
-            if gradient is None:
-                gradient = missing(name)
-                parameter.grad = gradient
-                self._standing_in.add(name)
-            self._held[name] = gradient, -1 if gradient is None else gradient._version, parameter._version
-        self._classes.set()
-
-    def withdraw(self) -> None:
-        """The update is taken now: take zeros that stand in away, and note whose `.grad` was dropped."""
-        self._classes.restore()
-        for name in self._standing_in:
-            parameter, gradient = self.parameters[name], self._held[name][0]
-            if parameter.grad is None:
-                self._dropped.add(name)
-            elif parameter.grad is gradient:
-                parameter.grad = None
-            else:
-                raise _changed(name)
+        self.classes.set()
 
     def refuse(self) -> None:
         """The update could not be taken: the next read of a parameter tries again, and raises again."""
         if self.due:
-            self._classes.set()
+            self.classes.set()
 
-    def give_up(self) -> None:
-        """The update is not due any more, and will not be taken."""
-        if not self.due:
-            return
-        self._classes.restore()
-        self.due = False
-        for name in self._standing_in:
-            if self.parameters[name].grad is self._held[name][0]:
-                self.parameters[name].grad = None
-        self._held.clear()
+    def clear_now(self) -> None:
+        """Clear its gradients, if it was asked for while they travelled."""
         if self.clear is not None:
             for parameter in self.parameters.values():
                 self.clear(parameter)
 
-    def check(self) -> None:
+
+class _Held:
+    """The gradients that travel, layer after layer, and what was known of them when `step()` was called.
+
+    A `.grad` that is dropped meanwhile, as `model.zero_grad()` does, comes back for the update. A gradient that the
+    user changed in place is refused, because its former value is lost. Flat lists: a layer has one or two parameters,
+    and lists of its own would take longer to make than to fill.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._parameters: list[nn.Parameter] = []
+        self._gradients: list[torch.Tensor | None] = []
+        self._versions: list[int] = []  # of parameters
+        self._gradient_versions: list[int] = []
+        self.standing_in: dict[int, torch.Tensor | None] = {}  # zeros that are `.grad` where this rank has none
+        self._dropped: set[int] = set()  # places of those of them whose zeros were dropped meanwhile
+
+    def add(self, parameters: dict[str, nn.Parameter]) -> slice:
+        """Another layer's parameters; return their places."""
+        start = len(self._names)
+        self._names += parameters
+        self._parameters += parameters.values()
+        return slice(start, len(self._names))
+
+    def note(self, missing: Callable[[str], torch.Tensor | None]) -> None:
+        """Note all gradients. Where one is missing, the zeros that travel for it stand in until the update."""
+        self.standing_in.clear()
+        self._dropped.clear()
+        self._gradients = gradients = [parameter.grad for parameter in self._parameters]
+        for place, gradient in enumerate(gradients):
+            if gradient is None:
+                zeros = missing(self._names[place])
+                gradients[place] = self.standing_in[place] = self._parameters[place].grad = zeros
+        self._versions = _versions(self._parameters)
+        self._gradient_versions = _versions(gradients)
+
+    def withdraw(self, span: slice) -> None:
+        """An update is taken now: take zeros that stand in away, and note whose `.grad` was dropped."""
+        for place in range(span.start, span.stop):
+            if place not in self.standing_in:
+                continue
+            parameter = self._parameters[place]
+            if parameter.grad is None:
+                self._dropped.add(place)
+            elif parameter.grad is self.standing_in[place]:
+                parameter.grad = None
+            else:
+                raise _changed(self._names[place])
+
+    def give_up(self, span: slice) -> None:
+        """An update is not due any more, and will not be taken."""
+        for place in range(span.start, span.stop):
+            if place in self.standing_in and self._parameters[place].grad is self.standing_in[place]:
+                self._parameters[place].grad = None
+        self._let_go(span)
+
+    def check(self, span: slice) -> None:
         """Refuse an update whose parameters or gradients were changed; it stays due, and is refused again.
 
         Raises:
             InputError: a parameter, or its gradient, was changed meanwhile.
         """
-        for name, parameter in self.parameters.items():
-            gradient, version, parameter_version = self._held[name]
-            if parameter._version != parameter_version:
-                raise InputError(
-                    f"parameter '{name}' was changed after step(), before its update was taken: call flush() before, "
-                    "or say cross_step=False"
-                )
-            if gradient is not None and gradient._version != version:
-                raise _changed(name)
-            if name not in self._standing_in and parameter.grad is not None and parameter.grad is not gradient:
-                raise _changed(name)
+        parameters, gradients = self._parameters[span], self._gradients[span]
+        place = _differing(_versions(parameters), self._versions[span])
+        if place is not None:
+            raise InputError(
+                f"parameter '{self._names[span][place]}' was changed after step(), before its update was taken: call "
+                "flush() before, or say cross_step=False"
+            )
+        place = _differing(_versions(gradients), self._gradient_versions[span])
+        if place is not None:
+            raise _changed(self._names[span][place])
+        for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True), span.start):
+            now = parameter.grad
+            if now is not gradient and now is not None and place not in self.standing_in:
+                raise _changed(self._names[place])
 
-    def restore(self) -> list[nn.Parameter]:
+    def restore(self, span: slice) -> list[nn.Parameter]:
         """Bring back gradients that had been dropped, and return their parameters."""
-        self.due = False
-        return [parameter for name, parameter in self.parameters.items() if self._restore(name, parameter)]
-
-    def _restore(self, name: str, parameter: nn.Parameter) -> bool:
-        """Whether a parameter's gradient had been dropped; it is back now."""
-        gradient, _, _ = self._held.pop(name)
-        if name in self._standing_in:  # `.grad` is what arrived from other ranks, or None
-            return name in self._dropped
-        dropped = parameter.grad is None
-        parameter.grad = gradient
+        dropped = []
+        for place, parameter in enumerate(self._parameters[span], span.start):
+            if place in self.standing_in:  # `.grad` is what arrived from other ranks, or None
+                if place in self._dropped:
+                    dropped.append(parameter)
+            elif parameter.grad is None:
+                parameter.grad = self._gradients[place]
+                dropped.append(parameter)
+        self._let_go(span)
         return dropped
+
+    def _let_go(self, span: slice) -> None:
+        self._gradients[span] = [None] * (span.stop - span.start)
+
+
+def _versions(tensors: Iterable[torch.Tensor | None]) -> list[int]:
+    return [-1 if tensor is None else tensor._version for tensor in tensors]
+
+
+def _differing(some: list[int], others: list[int]) -> int | None:
+    """The first place at which lists differ."""
+    if some == others:
+        return None
+    return next(place for place, (one, other) in enumerate(zip(some, others, strict=True)) if one != other)
+
+
+def _joined(layers: Iterable[_Layer]) -> list[slice]:
+    """Places of layers' parameters; those that follow on each other are one slice."""
+    spans: list[slice] = []
+    for layer in layers:
+        if spans and spans[-1].stop == layer.span.start:
+            spans[-1] = slice(spans[-1].start, layer.span.stop)
+        else:
+            spans.append(layer.span)
+    return spans
 
 
 def _changed(name: str) -> InputError:

@@ -1,5 +1,6 @@
 """Measures a model under DDP on the ranks that there are: compute, communication alone, and what of it is exposed."""
 
+import os
 import socket
 import time
 import zlib
@@ -22,6 +23,7 @@ from autobyte.torch.profiling.source import Made
 
 WARMUP = 2
 NOISE = 0.1  # by which a part may seem to take longer than the whole
+SHARES_GPU = "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # with other ranks
 SMALL, LARGE = 1024, 1 << 20  # elements: what tells the cost of a block from that of its bytes
 
 
@@ -134,7 +136,10 @@ def _median_s(step: Step, context: Callable[[], AbstractContextManager[Any]], st
         began = time.perf_counter()
         step.clear_gradients()
         with context():
-            step.backward(step.forward())
+            loss = step.forward()
+            if SHARES_GPU:
+                _synchronize()  # under MPS a rank that runs ahead fills its launch queue, and then all ranks hang
+            step.backward(loss)
         _synchronize()
         took.append(time.perf_counter() - began)
     return _slowest(float(np.median(took[WARMUP:])))

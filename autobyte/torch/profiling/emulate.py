@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autobyte.internals import spin
 from autobyte.job import Layer, Model
 
+CYCLES = 20_000_000  # of a GPU, some 10 ms: what tells how long one takes
 SLACK_S = 2e-3  # how far a host runs ahead of its device: delays up to this are caught up
 
 
@@ -28,6 +30,28 @@ class Device:
         self._free_s = begin + seconds
         if self._free_s > now:
             time.sleep(self._free_s - now)
+
+
+class SpinningGpu:
+    """A GPU that is kept busy for a time by a kernel that computes nothing; those of several ranks run side by side.
+
+    Args:
+        device: the GPU. The host waits for it once, to learn how long a cycle takes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        with torch.cuda.device(device):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            spin(CYCLES)  # the first one is loaded, and the clock goes up
+            begin.record()
+            spin(CYCLES)
+            end.record()
+            end.synchronize()
+        self._cycles_per_s = CYCLES / (begin.elapsed_time(end) / 1e3)
+
+    def busy(self, seconds: float) -> None:
+        """Queue work of so many seconds on the current stream."""
+        spin(round(seconds * self._cycles_per_s))
 
 
 class _Pause(torch.autograd.Function):
@@ -50,7 +74,7 @@ class _Pause(torch.autograd.Function):
 class EmulatedLayer(nn.Module):
     """One layer of a profile."""
 
-    def __init__(self, layer: Layer, device: Device) -> None:
+    def __init__(self, layer: Layer, device: Device | SpinningGpu, place: torch.device) -> None:
         super().__init__()
         self.device = device
         self.forward_s = layer.forward_s
@@ -58,8 +82,8 @@ class EmulatedLayer(nn.Module):
         self.gradients = []
         for index, tensor in enumerate(layer.tensors):
             dtype = getattr(torch, tensor.dtype)
-            self.register_parameter(f"p{index}", nn.Parameter(torch.zeros(tensor.numel, dtype=dtype)))
-            self.gradients.append(torch.zeros(tensor.numel, dtype=dtype))
+            self.register_parameter(f"p{index}", nn.Parameter(torch.zeros(tensor.numel, dtype=dtype, device=place)))
+            self.gradients.append(torch.zeros(tensor.numel, dtype=dtype, device=place))
 
     def forward(self, signal: Tensor) -> Tensor:
         """Pass the signal on when the time is over."""
@@ -69,15 +93,15 @@ class EmulatedLayer(nn.Module):
 class EmulatedModel(nn.Module):
     """A profile as a module: `model(torch.zeros(1))` is a forward pass, `.backward()` on it a backward pass."""
 
-    #: Averages would be taken on the GPU: `DistributedOptimizer` leaves the division out.
-    autobyte_average = False
-
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, place: torch.device) -> None:
         super().__init__()
         self.model = model
-        device = Device()
-        self.layers = nn.ModuleList(EmulatedLayer(layer, device) for layer in model.layers)
-        self.signal = nn.Parameter(torch.zeros(1), requires_grad=False)
+        on_gpu = place.type == "cuda"
+        #: On the CPU `DistributedOptimizer` leaves the division out: averages would be taken on the GPU.
+        self.autobyte_average = on_gpu
+        device = SpinningGpu(place) if on_gpu else Device()
+        self.layers = nn.ModuleList(EmulatedLayer(layer, device, place) for layer in model.layers)
+        self.signal = nn.Parameter(torch.zeros(1, device=place), requires_grad=False)
 
     def forward(self, signal: Tensor) -> Tensor:
         """Take the forward pass's time."""
@@ -90,11 +114,14 @@ class EmulatedModel(nn.Module):
         """What is emulated, in one line."""
         model = self.model
         return (
-            f"emulated: {model.name}, {model.parameters:,} parameters, compute of {model.compute_s:.3f} s by sleeping"
+            f"emulated: {model.name}, {model.parameters:,} parameters, compute of {model.compute_s:.3f} s by "
+            f"{'a kernel that does nothing' if self.autobyte_average else 'sleeping'}"
         )
 
 
-def emulate(model: Model, *, time_scale: float = 1.0, size_scale: float = 1.0) -> EmulatedModel:
+def emulate(
+    model: Model, *, time_scale: float = 1.0, size_scale: float = 1.0, device: str | torch.device = "cpu"
+) -> EmulatedModel:
     """Make a module that sleeps for a profile's times and has parameters of its sizes.
 
     Time dilation: times × k on a link ÷ k stand for the link as it is.
@@ -105,5 +132,6 @@ def emulate(model: Model, *, time_scale: float = 1.0, size_scale: float = 1.0) -
         model: layers, tensors and times.
         time_scale: times are multiplied by this.
         size_scale: numbers of elements are multiplied by this.
+        device: where parameters and gradients are; a GPU is kept busy instead of the host.
     """
-    return EmulatedModel(model.scaled(time=time_scale, size=size_scale))
+    return EmulatedModel(model.scaled(time=time_scale, size=size_scale), torch.device(device))

@@ -19,17 +19,21 @@ import torch
 import torch.distributed as dist
 
 from autobyte.errors import InputError, unknown
-from autobyte.internals import own_gloo
+from autobyte.internals import own_gloo, own_nccl
 from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Segment
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.cuda import CudaStreams
+from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
+from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 
 TIMEOUT = timedelta(seconds=120)
+POLL_S = 2e-5  # until a device is looked at again
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Spec:
         iterations: that count.
         warmup: iterations before them.
         in_flight: blocks that are under way at a time.
+        device: where blocks lie, for engines that are ordered on a device; the others move host memory.
 
     Raises:
         InputError: an engine or dtype that there is not, or a number that cannot be.
@@ -72,11 +77,14 @@ class Spec:
     iterations: int = 20
     warmup: int = 3
     in_flight: int = 1
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for engine in self.engines:
             if engine not in PROBED:
                 raise unknown("engine", engine, PROBED)
+            if engine == "nccl" and not self.device.startswith("cuda"):
+                raise InputError("the engine nccl moves blocks from GPU to GPU: say --gpu")
         if self.dtype not in ITEMSIZE:
             raise unknown("dtype", self.dtype, ITEMSIZE)
         for name, low in (("iterations", 1), ("warmup", 1), ("in_flight", 1)):
@@ -98,19 +106,21 @@ def probe(spec: Spec) -> Iterator[Row]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     control = Control("probe", rank=rank, ranks=range(ranks), timeout=TIMEOUT)
     for name in spec.engines:
-        buffers = Buffers(tensors=len(spec.sizes) * spec.in_flight, scale=None)
+        device = torch.device(spec.device if name in STREAMS else "cpu")
+        streams = STREAMS[name](device) if name in STREAMS else None
+        buffers = Buffers(tensors=len(spec.sizes) * spec.in_flight, scale=None, streams=streams)
         engine = PROBED[name](buffers, rank, ranks, max(spec.sizes))
         for place, size in enumerate(spec.sizes):
             count = size // ITEMSIZE[spec.dtype]
             blocks, tensors = [], []
             for index in range(place * spec.in_flight, (place + 1) * spec.in_flight):
-                tensors.append(torch.full((count,), rank + 1, dtype=getattr(torch, spec.dtype)))
+                tensors.append(torch.full((count,), rank + 1, dtype=getattr(torch, spec.dtype), device=device))
                 buffers.put(index, tensors[-1])
                 blocks.append(Block(index, (Segment(index, 0, count),), size))
             _move(engine, blocks, len(blocks), f"rank {rank}, {name}, {size} bytes")
             wrong = sum(int((tensor != ranks * (ranks + 1) // 2).sum()) for tensor in tensors)
-            for tensor in tensors:
-                tensor.zero_()  # sums of sums would overflow
+            for block, tensor in zip(blocks, tensors, strict=True):
+                buffers.put(block.index, tensor.zero_())  # sums of sums would overflow
             _move(engine, blocks, spec.warmup, f"rank {rank}, {name}, {size} bytes")
             control.gather(torch.zeros(1))  # nobody begins before all are here
             took_s = _move(engine, blocks, spec.iterations, f"rank {rank}, {name}, {size} bytes")
@@ -144,7 +154,19 @@ def _move(engine: Engine, blocks: Sequence[Block], times: int, what: str) -> flo
         engine.start(block, _ignore, done)
     for block in blocks:
         await_(block)
+    while isinstance(engine, Ordered) and _late(engine, what) is not None:
+        if time.perf_counter() - began > TIMEOUT.total_seconds():
+            raise CommunicationError(f"{what}: not there after {TIMEOUT.total_seconds():g} s")
+        time.sleep(POLL_S)
     return time.perf_counter() - began
+
+
+def _late(engine: Ordered, what: str) -> Block | None:
+    """What of an engine's blocks is not over on its device."""
+    try:
+        return engine.late()
+    except Exception as error:
+        raise CommunicationError(f"{what}: {first_line(error)}") from error
 
 
 def _ignore(block: Block) -> None:
@@ -168,7 +190,29 @@ def _servers(buffers: Buffers, rank: int, ranks: int, largest: int) -> Engine:
     )
 
 
-PROBED: dict[str, Callable[[Buffers, int, int, int], Engine]] = {"allreduce": _all_reduce, "ps": _servers}
+def _ordered(buffers: Buffers, rank: int, ranks: int, _largest: int) -> Engine:
+    return Ordered(buffers, own_gloo("probe/ordered", rank=rank, size=ranks, timeout=TIMEOUT))
+
+
+def _nccl(buffers: Buffers, rank: int, ranks: int, _largest: int) -> Engine:
+    streams = buffers.streams
+    assert isinstance(streams, CudaStreams)
+    backend = own_nccl("probe/nccl", device=streams.device, rank=rank, size=ranks, timeout=TIMEOUT)
+    return Ordered(buffers, backend, abort=backend.abort, part=backend.shutdown)
+
+
+PROBED: dict[str, Callable[[Buffers, int, int, int], Engine]] = {
+    "allreduce": _all_reduce,
+    "ps": _servers,
+    "ordered": _ordered,
+    "nccl": _nccl,
+}
+
+#: Streams of engines that are ordered on a device.
+STREAMS: dict[str, Callable[[torch.device], Streams]] = {
+    "ordered": lambda _device: HostStreams(timeout_s=TIMEOUT.total_seconds()),
+    "nccl": CudaStreams,
+}
 
 
 def main(path: str) -> None:
@@ -176,8 +220,12 @@ def main(path: str) -> None:
     torch.set_num_threads(1)
     settings: dict[str, Any] = json.loads(Path(path).read_text())
     out = Path(settings.pop("out"))
-    dist.init_process_group("gloo")
-    for row in probe(Spec(**settings)):
+    spec = Spec(**settings)
+    on_gpu = spec.device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.set_device(spec.device)
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
+    for row in probe(spec):
         if dist.get_rank() == 0:
             with out.open("a") as lines:
                 lines.write(json.dumps(asdict(row)) + "\n")

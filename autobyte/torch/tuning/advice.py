@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from autobyte.compilations import is_compiling
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Floats, Job
@@ -176,13 +177,20 @@ class Adviser:
         """Where the search is; one that adapts for as long as training goes on is settled while its best runs."""
         if self._search is None:
             return "fixed"
+        compiling = is_compiling()
+        if self._thinks and (compiling or not self.trials):
+            return "compiling" if compiling else "thinking"
         if not self._begun:
             return "starting"
         if self._search.audition is not None:
             return "settled" if self._search.audition.over else "searching"
         if self.tuning is None:
             return "settled"
-        return "searching" if self._search.budget is not None or self._on_trial else "settled"
+        return "searching" if self._search.budget is not None or self._on_trial or not self.trials else "settled"
+
+    @property
+    def _thinks(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     @property
     def fastest(self) -> tuple[Config, float] | None:
@@ -193,7 +201,7 @@ class Adviser:
 
     def consult(self, window: Window) -> None:
         """Start to think about a window. Skip it while an earlier one is thought about, or its answer not taken."""
-        if self.answer is not None or (self._thread is not None and self._thread.is_alive()):
+        if self.answer is not None or self._thinks:
             return
         arguments = (window, self._epoch)
         self._thread = threading.Thread(target=self._think, args=arguments, name="autobyte-adviser", daemon=True)
@@ -204,8 +212,7 @@ class Adviser:
         return self._brief(steps) or self.hopeless(steps)
 
     def _brief(self, steps: Sequence[float]) -> bool:
-        thinks = self._thread is not None and self._thread.is_alive()
-        if self.tuning is None or thinks or self.answer is not None:  # that is about the window before
+        if self.tuning is None or self._thinks or self.answer is not None:  # that is about the window before
             return False
         wanted = self.tuning.iterations
         return wanted < WINDOW and wanted - NOTICE <= len(steps) < WINDOW - 1
@@ -242,28 +249,32 @@ class Adviser:
     def part(self) -> None:
         """Training is over: keep what the tuner has found, unless it is still thinking, and let go of it."""
         try:
-            if self._search is not None and self._thread is not None:
-                self._thread.join(PARTING_S)
-                if not self._thread.is_alive():
-                    self._keep()
+            if self._search is not None:
+                if self._thread is not None:
+                    self._thread.join(PARTING_S)
+                self._keep(self._search)
         except Exception:  # training is over, and was right
             log.exception("what the tuner had found could not be kept")
         finally:
             self.close()
 
-    def _keep(self) -> None:
-        """Keep the best config of a search that has not ended, unless it is slower than the first."""
-        audition = self._search.audition if self._search is not None else None
-        if audition is not None and not audition.over:
-            log.info(
-                "training ended before the search did: nothing is kept of this search; configs measured: %d",
-                len(audition.trials),
-            )
-        if self.tuning is None or self._search is None or self.latest is None or len(self.trials) < 2:
-            return
-        first, best = next(iter(self.trials.values())), self.tuning.best
-        if best in self.trials and self.trials[best].step_s <= first.step_s:
-            self._search.finish(self.measured_job(self.latest), best, self.trials, finished=False)
+    def _keep(self, search: Search) -> None:
+        """Keep the best config of a search that has not ended, unless it is slower than the first, and say so."""
+        audition, tuning = search.audition, self.tuning
+        measured = len(self.trials) if audition is None else len(audition.trials)
+        if self._thinks:
+            when = f"while {search.tuner} was {'compiling' if is_compiling() else 'thinking'}"
+        elif audition.over if audition is not None else self._begun and tuning is None:
+            return  # it was said when the search ended
+        elif audition is not None or tuning is None or self.latest is None or measured < 2:
+            when = "before the search did"
+        else:
+            first, best = next(iter(self.trials)), tuning.best
+            if best in self.trials and self.trials[best].step_s <= self.trials[first].step_s:
+                search.finish(self.measured_job(self.latest), best, self.trials, finished=False)
+                return
+            when = f"before {search.tuner} had found a config faster than {first.full_label}"
+        log.info("training ended %s: nothing is kept of this search; configs measured: %d", when, measured)
 
     def close(self) -> None:
         """Let go of the tuner."""
@@ -366,7 +377,7 @@ class Adviser:
         step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
         self._begun = True
         job, ended, begun = self.measured_job(window), audition.over, audition.left is not None
-        before = audition.trials.get(window.config)
+        usual_s = audition.usual_s
         chosen = audition.choose(job, window.config, step_s)
         if not begun:
             log.info(
@@ -376,10 +387,10 @@ class Adviser:
         if audition.over and not ended:
             search.finish(job, chosen, audition.trials)
         elif ended and not audition.over:
-            assert before is not None and step_s is not None, "a winner is compared with what it was"
+            assert usual_s is not None and step_s is not None, "a winner is compared with what it was"
             log.info(
                 "search begun again: under %s a step takes %.4g ms now, and took %.4g ms",
-                window.config.full_label, 1e3 * step_s, 1e3 * before.step_s,
+                window.config.full_label, 1e3 * step_s, 1e3 * usual_s,
             )  # fmt: skip
         return chosen
 

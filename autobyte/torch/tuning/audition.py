@@ -1,6 +1,7 @@
 """`policy="auto"`: what simulation finds fastest is measured beside DDP's best bucket; the fastest stays."""
 
-from statistics import fmean
+import math
+from statistics import fmean, median
 
 from autobyte.config import Config
 from autobyte.job import Job
@@ -8,7 +9,10 @@ from autobyte.simulator.choose import shortlist
 from autobyte.torch.tuning.kept import Trial
 
 CLOSE, FINALISTS, AGAIN = 1.05, 3, 2  # who was within 5 % of the fastest is heard twice more, three at most
-CHANGED = 0.1  # relative change of the winner's step, in two windows running, after which all are heard again
+CHANGED, SPREADS = 0.1, 3  # of the winner's step: a change is more than 10 %, and than 3 times the noise
+HOLD = 5  # windows that a change lasts, at least; and twice as long as one that has passed
+KNOWN = 8  # of the winner's windows say what its step usually takes; until then a change is more than 30 %
+OTHER = 0.3
 
 
 class Audition:
@@ -23,7 +27,10 @@ class Audition:
         self._seen: dict[Config, list[float]] = {}  # median step of every window (s)
         self._final = False  # those that are close are heard again
         self._hearing = False  # the latest answer is on trial
-        self._off = 0  # windows running in which the winner was not what it had been
+        self._usual: list[float] = []  # median steps of the winner's first windows after it has won (s)
+        self._off: list[float] = []  # and of the latest ones, if all of them are slower, or all are faster (s)
+        self._former_s: float | None = None  # what the winner's step took before this round (s)
+        self._hold = HOLD
 
     @property
     def over(self) -> bool:
@@ -53,7 +60,8 @@ class Audition:
             step_s: its median step (s); None if it was no measurement.
         """
         if self._left is None or self._lost(config, step_s):
-            self._left, self._seen, self._final, self._off = shortlist(job), {}, False, 0
+            self._former_s = self.usual_s
+            self._left, self._seen, self._final, self._usual, self._off = shortlist(job), {}, False, [], []
         elif step_s is not None and self._hearing:
             self._seen.setdefault(config, []).append(step_s)
         ranked = sorted(self._seen, key=self._mean_s)
@@ -63,12 +71,44 @@ class Audition:
         self._hearing = bool(self._left)
         return self._left.pop(0) if self._left else ranked[0]
 
+    @property
+    def usual_s(self) -> float | None:
+        """What the winner's step takes as long as nothing changes (s); None as long as nobody has won."""
+        if not self._final:
+            return None
+        return median(self._usual) if len(self._usual) == KNOWN else min(map(self._mean_s, self._seen))
+
     def _lost(self, config: Config, step_s: float | None) -> bool:
-        """Whether the winner is no longer what it was."""
-        if self._hearing or step_s is None or config not in self._seen:
+        """Whether the winner is no longer what it was, for longer than noise lasts.
+
+        A busy machine slows steps for some windows, too. So a change lasts at least twice as long as any that has
+        passed. What a step took when it won, or in an earlier training, was noisy: as soon as they are known, the
+        steps since then count.
+        """
+        usual_s = self.usual_s
+        if not self.over or step_s is None or usual_s is None or config not in self._seen:
             return False
-        self._off = self._off + 1 if abs(step_s / self._mean_s(config) - 1) > CHANGED else 0
-        return self._off == 2
+        if self._former_s is not None:
+            self._hold *= 2 if abs(usual_s / self._former_s - 1) <= CHANGED else 1  # it has passed in this round
+            self._former_s = None
+        change, bound = step_s / usual_s - 1, self._bound()
+        if abs(change) <= bound / 2 or (self._off and (self._off[-1] > usual_s) != (step_s > usual_s)):
+            if self._off and abs(median(self._off) / usual_s - 1) > bound:
+                self._hold = max(self._hold, 2 * len(self._off))
+            self._off = []
+        if abs(change) > bound / 2:
+            self._off.append(step_s)
+        if len(self._usual) < KNOWN and abs(change) <= bound:
+            self._usual.append(step_s)
+        return len(self._off) >= self._hold and abs(median(self._off[-self._hold :]) / usual_s - 1) > bound
+
+    def _bound(self) -> float:
+        """The relative change of a step that is more than noise, by the median of the windows that it must last."""
+        if len(self._usual) < KNOWN:
+            return OTHER
+        middle = median(self._usual)
+        spread = 1.4826 * median(abs(each - middle) for each in self._usual) / middle  # as of a normal distribution
+        return max(CHANGED, SPREADS * 1.25 * spread / math.sqrt(self._hold))
 
     def _mean_s(self, config: Config) -> float:
         return fmean(self._seen[config])

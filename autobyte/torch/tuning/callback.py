@@ -11,7 +11,7 @@ from autobyte.config import Config
 
 log = logging.getLogger("autobyte")
 
-State = Literal["fixed", "starting", "searching", "settled"]
+State = Literal["fixed", "starting", "thinking", "compiling", "searching", "settled", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,9 @@ class WindowReport:
         first_step, last_step: of the window, counted from 0 where the optimizer was wrapped.
         config: in force in it.
         step_s: time of every step on the slowest rank (s). The first two may still belong to the config before.
-        state: `fixed`, nothing searches; `starting`, no window was measured yet that counts; `searching`, the config
-            is on trial; `settled`, it is what the search has found.
+        state: `fixed`, nothing searches; `starting`, no window was measured yet that counts; `thinking`, one was, and
+            the search makes its first choice; `compiling`, what it needs for that is compiled first; `searching`, the
+            config is on trial; `settled`, it is what the search has found. On ranks other than 0 it is `unknown`.
         best: the fastest config measured before this window; None if there is none.
         best_step_s: its mean step (s).
     """

@@ -76,7 +76,7 @@ class Online:
         self._planned = False
         self._samples: deque[tuple[Floats, Floats]] = deque(maxlen=WINDOW)
         self._layer_s = np.zeros((2, len(layers)))
-        self._exposed_s = 0.0  # before this window
+        self._exposed_s = training.exchange.exposed_s  # before this window
         self._steps: list[float] = []
         self._first = 0
         self._last_s = time.perf_counter()
@@ -85,8 +85,12 @@ class Online:
         self._brief = False  # the config in force is on trial, in a short window
         training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
 
-    def after_step(self) -> None:
-        """A step was taken: gather at the end of a window, or do what rank 0 announced. Collective."""
+    def after_step(self, *, announced: bool) -> None:
+        """A step was taken: gather at the end of a window, or do what rank 0 announced. Collective.
+
+        Args:
+            announced: whether rank 0 has, the same on all ranks.
+        """
         now = time.perf_counter()
         self._steps.append(now - self._last_s)
         self._last_s = now
@@ -94,7 +98,7 @@ class Online:
         sample = self._times.seconds()
         if sample is not None:
             self._samples.append(sample)
-        if self._training.exchange.announced():
+        if announced:
             self._heed()
         elif len(self._steps) == (WINDOW if self._planned else FIRST):
             self._end_window()

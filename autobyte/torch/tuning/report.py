@@ -38,6 +38,8 @@ class Report:
         least_s: the shortest median step of all windows (s), None likewise.
         exposed_s: part of a step of the latest window in which the model of the rank that computes longest stood
             still for averages (s), None likewise.
+        unmeasured: why this rank has no windows and never will; empty if it has, or may have.
+        over: whether training has ended.
     """
 
     model: str
@@ -55,12 +57,14 @@ class Report:
     state: State = "settled"
     least_s: float | None = None
     exposed_s: float | None = None
+    unmeasured: str = ""
+    over: bool = False
 
     @property
     def best(self) -> Config:
         """The fastest config so far while a search goes on, afterwards the one in force."""
         trials = self.trials
-        if self.state == "searching" and trials:
+        if self._searching:
             return min(trials, key=lambda config: trials[config].step_s)
         return self.config
 
@@ -101,6 +105,8 @@ class Report:
                 for config, trial in self.trials.items()
             ],
             "state": self.state,
+            "over": self.over,
+            "unmeasured": self.unmeasured,
             "best": self.best.to_json(),
             "reference": self.reference.to_json() if self.reference is not None else None,
             "gain": self.gain,
@@ -113,17 +119,21 @@ class Report:
         }
 
     def __str__(self) -> str:
-        searching = "searching, best so far " if self.state == "searching" and self.trials else ""
+        searching = ""
+        if self._searching:
+            searching = f"{'search unfinished' if self.over else 'searching'}, best so far "
         lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {searching}{self._label(self.best)}"]
         if self.link_bytes_per_s is not None:
             lines.append(f"links as blocks saw them {self.link_bytes_per_s * 8e-9:.3g} Gbit/s{self._bound()}")
         if self.exposed_s is not None:
             lines.append(f"in a step, the model waits {self.exposed_s * 1e3:.1f} ms for averages")
-        if self.tuner is None:
+        if self.unmeasured:
+            lines.append(self.unmeasured)
+        elif self.tuner is None:
             lines.append('nothing searches: pass policy="auto" or tuner="twin" if it should')
-        elif not self.trials:
-            lines.append(f"{self.tuner} has not seen a window yet: the first plan is made beside training")
-        else:
+        elif not self.trials or self.state == "compiling":
+            lines.append(f"{self.tuner} {self._beginning()}")
+        if self.trials:
             windows = sum(trial.windows for trial in self.trials.values())
             lines.append(
                 f"{self.tuner}: {windows:g} windows of {len(self.trials)} configs, "
@@ -132,6 +142,24 @@ class Report:
         if self.failure:
             lines.append(f"failed: {self.failure}")
         return "\n".join([*lines, *([self._table()] if self.trials else [])])
+
+    @property
+    def _searching(self) -> bool:
+        return self.state in ("searching", "compiling") and bool(self.trials)
+
+    def _beginning(self) -> str:
+        """What a search does before it has measured a config, now or when training ended."""
+        if self.state == "settled":
+            return "uses what an earlier training found"
+        doing = {
+            "starting": "waiting for its first window",
+            "thinking": "thinking about its first window",
+            "compiling": "compiling what it needs",
+            "searching": "measuring its first config",
+        }[self.state]
+        if self.over:
+            return f"was still {doing} when training ended"
+        return f"is {doing}, beside training" + (": up to a minute, once" if self.state == "compiling" else "")
 
     def _bound(self) -> str:
         """The bound in words; nothing where a step was measured below it, which shows that the estimate is wrong."""
@@ -161,7 +189,7 @@ class Report:
         for heading in ("config", "windows of ten steps", "step"):
             table.add_column(heading, justify="left" if heading == "config" else "right")
         for config, trial in sorted(self.trials.items(), key=lambda item: item[1].step_s):
-            now = "on trial" if self.state == "searching" else "in force"
+            now = "on trial" if self._searching and not self.over else "in force"
             marked = ((now, self.config), ("default", self.default))
             marks = [name for name, each in marked if config == each]
             label = f"{self._label(config)}  {', '.join(marks)}".rstrip()
@@ -171,9 +199,21 @@ class Report:
         return out.getvalue().rstrip()
 
 
-def report_on(training: Training, adviser: Adviser | None, *, tuner: str | None, default: Config) -> Report:
-    """What rank 0 knows; other ranks know the config only."""
+def report_on(
+    training: Training, adviser: Adviser | None, *, tuner: str | None, default: Config, untuned: str = ""
+) -> Report:
+    """What rank 0 knows; other ranks know the config only.
+
+    Args:
+        training: it is about.
+        adviser: of rank 0, once it has one.
+        tuner: its name, None without.
+        default: what training began with.
+        untuned: why nothing is measured on any rank; empty if it is.
+    """
     job, exposed_s, latest = None, None, adviser.latest if adviser is not None else None
+    elsewhere = bool(training.rank) and tuner is not None and not untuned
+    state: State = "unknown" if elsewhere else "fixed" if tuner is None or untuned else "starting"
     if adviser is not None and latest is not None:
         job = adviser.measured_job(latest)
         exposed_s = None if latest.exposed_s is None else float(latest.exposed_s[latest.slowest])
@@ -190,7 +230,8 @@ def report_on(training: Training, adviser: Adviser | None, *, tuner: str | None,
         link_bytes_per_s=min(job.cluster.up_bytes_per_s) if job is not None else None,
         cpu_s=adviser.cpu_s if adviser is not None else 0.0,
         failure=adviser.failure if adviser is not None else "",
-        state=adviser.state if adviser is not None else "fixed" if tuner is None else "starting",
+        state=adviser.state if adviser is not None else state,
         least_s=adviser.least_s if adviser is not None else None,
+        unmeasured=f"this is rank {training.rank}: rank 0 has what {tuner} measured" if elsewhere else untuned,
         exposed_s=exposed_s,
     )

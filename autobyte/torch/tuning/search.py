@@ -157,6 +157,8 @@ class Search:
             compared += f"{1e3 * others[beside].step_s:.4g} ms"
         elif (beside := yardstick(trials)) != config:
             compared = f", {beside.full_label} {1e3 * trials[beside].step_s:.4g} ms"
+        if (fastest := min(trials, key=lambda each: trials[each].step_s)) != config:
+            compared += f"; too few windows tell it from {fastest.full_label}, {1e3 * trials[fastest].step_s:.4g} ms"
         log.info(
             "%s after %g windows: %s takes %.4g ms a step%s", when, windows, config.full_label, step_ms, compared
         )

@@ -97,18 +97,48 @@ def test_a_step_waits_for_every_gradient_and_for_every_sum_on_the_device_alone()
 
 
 def _launches(log: list[Call]) -> Iterator[tuple[str, list[Moment], Moment]]:
-    """What ran on the communication stream: each collective, what it waited for, and the event behind it."""
+    """What ran on the communication stream: each collective, what it waited for, and the event behind it.
+
+    The event before it is behind the waits, so it says when the collective began.
+    """
     waits: list[Moment] = []
-    op = ""
+    op, begun = "", False
     for call in log:
         if call[:2] == ("wait", "communication"):
+            assert not begun
             waits.append(call[2])
         elif call[0] in tuple(Collective):
-            assert call[1] == "communication"
+            assert call[1] == "communication" and begun
             op = call[0]
-        elif op and call[:2] == ("record", "communication"):  # the event before it is for its time
+        elif call[:2] == ("record", "communication") and not begun:
+            begun = True
+        elif call[:2] == ("record", "communication"):
             yield op, waits, call[2]
-            waits, op = [], ""
+            waits, op, begun = [], "", False
+
+
+def test_events_that_nobody_holds_are_recorded_again() -> None:
+    streams = CudaStreams(GPU)
+    buffers, gradients = Buffers(tensors=3, scale=1.0, streams=streams), [torch.ones(4) for _ in range(3)]
+    rows = [(f"layer {i}", [(f"{i}.weight", 4)], 1.0, 1.0) for i in range(3)]
+    plan = agreed_plan(Job(Model.build("three", rows, batch_size=1), Cluster(1)), Config(16, 64))
+    engine = Ordered(buffers, Ranks())
+    runner = Runner(plan, engine, clock=lambda: 0.0, arrived=lambda _: None, failed=_fail)
+    before = 0
+    for _ in range(1000):
+        for tensor in (2, 1, 0):
+            buffers.put(tensor, gradients[tensor])
+            runner.ready(tensor)
+        runner.end_step()
+        for call in Stream.log[before:]:
+            if call[0] == "record":
+                call[2].over = True
+        before = len(Stream.log)
+        assert engine.late() is None
+    recorded = [call[2] for call in Stream.log if call[0] == "record"]
+    assert len(recorded) == 1 + 1000 * 3 * 3  # the reference; of a tensor's block, gradient, start and end
+    assert len(set(recorded)) <= 3 * 3 * 2 + 1
+    assert len(runner.passages) == 1000 * 3 - 3  # those of the last step are not read yet
 
 
 def _fail(block: Block, error: Exception) -> None:

@@ -19,9 +19,6 @@ from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.runner import Runner
 from autobyte.trace import Trace
 
-LATER_S = 0.015  # by which a sleep may be late
-BLOCK_S = (0.02, 0.05, 0.03)  # by the block
-
 
 class Alone:
     """The ranks of a job of one, as a backend is; a collective takes as long as a test says.
@@ -49,7 +46,7 @@ class OneRank:
         sizes = plan.job.gradients.numel.tolist()
         self.buffers = Buffers(tensors=len(sizes), scale=None, streams=self.streams)
         self.gradients = [torch.ones(size) for size in sizes]
-        self.engine = Ordered(self.buffers, Alone(collective))
+        self.engine = Ordered(self.buffers, Alone(collective), clock=time.perf_counter)
         self.trace = Trace()
         self.failed: list[Exception] = []
         self.runner = Runner(
@@ -73,29 +70,38 @@ class OneRank:
         self.engine._times.read()
 
 
-def test_blocks_take_what_they_take_on_the_device() -> None:
+def test_blocks_take_what_they_take_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host enqueues them at once: its clock would say that none takes any time."""
-    lengths = iter((*reversed(BLOCK_S), *reversed(BLOCK_S)))
-    rank = OneRank(make_plan(4, 8, 16), lambda: time.sleep(next(lengths)))
-    for step in range(2):
-        rank.streams.compute(lambda: time.sleep(0.04))  # of the backward pass, before all gradients
-        began_s = time.perf_counter()
+    now, gate = [100.0], threading.Semaphore(0)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def take(seconds: float) -> None:
+        now[0] += seconds
+
+    def backward() -> None:
+        gate.acquire(timeout=60)
+        take(4.0)
+
+    lengths = iter((3.0, 5.0, 2.0) * 2)
+    rank = OneRank(make_plan(4, 8, 16), lambda: take(next(lengths)))
+    for _ in range(2):
+        rank.streams.compute(backward)  # before all gradients
         rank.step()
-        assert time.perf_counter() - began_s < 0.01
         assert rank.runner.at_boundary
+        gate.release()
         rank.drain()
-        spans = {span.block: span for span in rank.trace.blocks if span.step == step}
-        assert [span.nbytes for span in spans.values()] == [16, 8, 4]
-        starts_s = began_s + 0.04
-        for index in (2, 1, 0):
-            span = spans[index]
-            assert -LATER_S < span.ready_s - began_s - 0.04 < LATER_S
-            assert -LATER_S < span.start_s - starts_s < LATER_S
-            assert BLOCK_S[index] <= span.done_s - span.start_s < BLOCK_S[index] + LATER_S
-            starts_s = span.done_s
-    for passage, right_s in zip(rank.runner.passages, [*reversed(BLOCK_S)] * 2, strict=True):
-        assert right_s <= passage.seconds < right_s + LATER_S
-        assert passage.alone and passage.in_flight == passage.nbytes
+    told = [(span.step, span.block, span.ready_s, span.start_s, span.done_s) for span in rank.trace.blocks]
+    assert told == [
+        (0, 2, 104.0, 104.0, 107.0),
+        (0, 1, 104.0, 107.0, 112.0),
+        (0, 0, 104.0, 112.0, 114.0),
+        (1, 2, 118.0, 118.0, 121.0),
+        (1, 1, 118.0, 121.0, 126.0),
+        (1, 0, 118.0, 126.0, 128.0),
+    ]
+    assert [tuple(passage) for passage in rank.runner.passages] == [
+        (nbytes, seconds, True, nbytes) for nbytes, seconds in [(16, 3.0), (8, 5.0), (4, 2.0)] * 2
+    ]
     rank.engine.close()
 
 

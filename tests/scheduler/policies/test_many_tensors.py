@@ -46,6 +46,7 @@ def seconds(job: Job, policy: str) -> float:
     return time.thread_time() - began
 
 
+@pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("shape", [spread, lumped])
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_time_to_plan_grows_as_the_number_of_tensors_does(policy: str, shape: Callable[[int], Job]) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 from datetime import timedelta
 
@@ -129,6 +130,28 @@ def test_a_server_that_cannot_be_reached_is_named(store: PrefixStore) -> None:
         connect("alone", rank=1, workers=[1], servers=[0], timeout=timedelta(seconds=5))
 
 
+@pytest.mark.parametrize("said", [b"\xff\xfe 9", b"nowhere", b"127.0.0.1 nine"])
+def test_an_address_that_is_none_is_one_line(store: PrefixStore, said: bytes) -> None:
+    store.set("token", b"\xff\xfe")  # a token of any bytes will do
+    store.set("server0", said)
+    with pytest.raises(ab.CommunicationError, match=r"the store has no address of server rank 0, but b'.*: somebody"):
+        connect("alone", rank=1, workers=[1], servers=[0], timeout=timedelta(seconds=5))
+
+
+def test_connecting_ends_at_once_when_others_will_not_come(store: PrefixStore) -> None:
+    began, why = time.monotonic(), []
+    threading.Timer(0.3, why.append, ["they were refused"]).start()
+    with pytest.raises(ab.CommunicationError, match=r"could not connect to servers or workers: they were refused$"):
+        connect(
+            "alone", rank=0, workers=[0, 1], servers=[0], timeout=timedelta(seconds=30), refused=lambda: "".join(why)
+        )
+    assert time.monotonic() - began < 5
+    host, port = store.get("server0").decode().split()
+    with pytest.raises(ConnectionRefusedError):  # nobody listens any longer
+        socket.create_connection((host, int(port)))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("autobyte-deadline")]
+
+
 def test_a_stranger_a_second_keeps_nothing_open() -> None:
     """The rank that never comes is named in time."""
     said = Ranks(_never_comes, 2, timeout_s=30).results()[0]
@@ -179,7 +202,7 @@ def _over_ipv6(rank: int, engine: str, port: int) -> str:
     store = dist.TCPStore("::1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     model = make_mlp()
-    ways = {"ps": {"engine": "ps"}, "dear": {"config": Config(1024, 2048, "dear")}}
+    ways = {"ps": {"engine": "ps"}, "dear": {"config": Config(1024, 1024, "dear")}}
     optimizer = ab.DistributedOptimizer(sgd(model), model, timeout=timedelta(seconds=10), **ways[engine])
     train(model, optimizer, rank, range(3))
     optimizer.close()

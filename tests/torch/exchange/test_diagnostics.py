@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 import torch
-from faulty import ENGINES, SMALL, make_model, said, train
+from faulty import ENGINES, SMALL, make_model, rows, said, train
 from ranks import Ranks
 
 import autobyte.torch as ab
-from autobyte.torch.exchange import diagnostics, training
+from autobyte.torch.exchange import diagnostics, engines, training
 from autobyte.torch.exchange.diagnostics import STACKS, Diagnostics, format_stacks, job_folder, stacks
 from autobyte.torch.exchange.engines import STREAMS
+from autobyte.torch.tuning.online import Online
 
 
 def test_the_survivors_of_a_killed_rank_leave_what_they_know(tmp_path: Path) -> None:
@@ -58,7 +59,8 @@ def _check_file(text: str, engine: str, error: str) -> None:
 
 
 def _killed(rank: int, engine: str, folder: Path | bool | None) -> Any:
-    """The others have all begun to wait when the rank dies."""
+    """The others have all begun to wait for averages when the rank dies, and not for a plan."""
+    Online.announces = lambda _: False  # type: ignore[method-assign]
     model = make_model()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     timeout = timedelta(seconds=15)
@@ -111,6 +113,50 @@ def _lost_while_wrapping(rank: int, folder: Path) -> None:
     ab.DistributedOptimizer(sgd, model, timeout=timedelta(seconds=5), diagnostics=folder)
 
 
+def test_failures_outside_a_session_leave_a_file_each(tmp_path: Path) -> None:
+    for how, words in OUTSIDE.items():
+        folder = tmp_path / how
+        outcomes = Ranks(_outside, 2, how, folder, timeout_s=30).outcomes()
+        for rank in (0, 1) if how == "left out" else (0,):
+            (file,) = folder.glob(f"rank{rank}-*.txt")
+            assert re.search(words, said(outcomes[rank])), outcomes[rank]
+            assert said(outcomes[rank]).endswith(f"; details in {file}")
+            assert "thread MainThread" in file.read_text()
+
+
+OUTSIDE = {
+    "verify": r"rank 0, step 2: tensor '0\.weight' differs by 1 from a plain all-reduce",
+    "left out": r"rank \d, step \d: 1 of 2 ranks left out a step that others took",
+    "connect": r"rank 0, step 0: could not connect to servers or workers: waited 2 s for server rank 1 to answer, wo",
+    "serve": r"rank 0, step 0: could not connect to servers or workers: waited 2 s for worker rank 1",
+}
+
+
+def _outside(rank: int, how: str, folder: Path) -> None:
+    if how == "serve":
+        if rank == 0:
+            ab.serve([0], workers=[1], timeout=timedelta(seconds=2), diagnostics=folder)
+        time.sleep(4)
+        return
+    model = make_model()
+    keywords: dict[str, Any] = {"timeout": timedelta(seconds=2), "diagnostics": folder, "config": SMALL}
+    if how == "connect":
+        keywords["engine"] = "ps"
+        if rank == 1:
+            engines.connect = lambda *_, **__: time.sleep(4)  # type: ignore[assignment]
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = ab.DistributedOptimizer(sgd, model, verify_steps=4 if how == "verify" else 0, **keywords)
+    for step in range(6):
+        if (how, rank, step) == ("left out", 1, 3):
+            model(rows(rank, step)).square().mean().backward()
+            continue
+        optimizer.zero_grad()
+        model(rows(rank, step)).square().mean().backward()
+        if (how, rank, step) == ("verify", 0, 2):
+            optimizer._mode._verification._before["0.weight"] += 2  # as if what travelled had been something else
+        optimizer.step()
+
+
 def test_there_is_one_file_of_the_moment_at_which_the_failure_was_noticed(tmp_path: Path) -> None:
     seen = ["first", "second"]
     ours = Diagnostics(tmp_path / "new" / "folder", rank=3)
@@ -126,7 +172,7 @@ def test_there_is_one_file_of_the_moment_at_which_the_failure_was_noticed(tmp_pa
     assert "\nerror: it is broken\nother ranks: no word from rank 1\n\nstate: first\n\n" in text
     assert "a part of the state cannot be read: IndexError('list index out of range')" in text
     assert re.search(r"^thread MainThread, which noticed the failure:$", text, re.MULTILINE)
-    assert ours.write("it is broken") == ""
+    assert ours.write("it is broken") == said
     assert len(list(file.parent.iterdir())) == 1
     Diagnostics(file.parent, rank=3).write("another model's is, too")
     assert len(list(file.parent.iterdir())) == 2

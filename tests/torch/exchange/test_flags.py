@@ -13,6 +13,7 @@ RANKS = st.lists(
         left_out=st.booleans(),
         joined=st.booleans(),
         announces=st.booleans(),
+        loaded=st.booleans(),
         clips=st.booleans(),
     ),
     min_size=1,
@@ -30,4 +31,5 @@ def test_flags_are_counted_over_ranks(ranks: list[StepFlags]) -> None:
     assert counts.left_out == sum(each.left_out for each in ranks)
     assert counts.joined == sum(each.joined for each in ranks)
     assert counts.announcing == sum(each.announces for each in ranks)
+    assert counts.loaded == sum(each.loaded for each in ranks)
     assert counts.clipping == sum(each.clips for each in ranks)

@@ -63,7 +63,10 @@ def test_all_ranks_with_inputs_clip_or_none(clipping: tuple[bool, ...], joined: 
     counts = StepCounts(torch.stack([each.pack() for each in flags]).sum(dim=0))
 
     class Three:
-        size, global_rank = 3, 0
+        size = 3
+
+        def failure(self, what: str, *, step: int) -> CommunicationError:
+            return CommunicationError(f"rank 0, step {step}: {what}")
 
     if all_or_none:
         assert all_clip(counts, Three(), 4) == any(clipping)  # type: ignore[arg-type]

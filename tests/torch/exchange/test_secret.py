@@ -1,5 +1,7 @@
 """What only who knows the secret can say."""
 
+import os
+
 import pytest
 
 from autobyte.torch.exchange.secret import VARIABLE, mark, proof, proves, signed, unsigned
@@ -22,3 +24,12 @@ def test_a_proof_holds_for_its_parts_and_its_secret_alone(monkeypatch: pytest.Mo
     monkeypatch.delenv(VARIABLE)
     assert unsigned(message) is None
     assert mark() == "unset"
+
+
+def test_secrets_and_messages_of_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, os.fsdecode(b"\xff\xfe"))
+    assert unsigned(signed("rank 1 has failed")) == "rank 1 has failed"
+    assert mark() != "unset"
+    monkeypatch.delenv(VARIABLE)
+    stranger = b"\xff"  # who knows that there is no secret
+    assert unsigned(proof(b"message", stranger).hex().encode() + stranger) == "\N{REPLACEMENT CHARACTER}"

@@ -87,7 +87,11 @@ def test_servers_end_at_once_when_their_workers_are_refused() -> None:
 def _refused_workers(rank: int) -> None:
     workers = dist.new_group([0, 1])
     if rank == 2:
-        ab.serve([2], timeout=timedelta(seconds=60))
+        try:
+            ab.serve([2], timeout=timedelta(seconds=60))
+        finally:
+            names = [thread.name for thread in threading.enumerate()]
+            assert not {"autobyte-connect", "autobyte-deadline"} & {*names}, names  # nothing listens on
         return
     model, keywords = make_model(), {"engine": "ps", "servers": [2], "process_group": workers}
     try:

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ranks import free_port, on_ranks
 
+from autobyte import cli
 from autobyte.models import load
 from autobyte.torch.profiling.doctor import Symptoms, unclaimed_cores
 
@@ -34,6 +36,32 @@ def test_doctor_measures_a_model_on_the_ranks_that_there_are(more: tuple[str, ..
     status = {"gain": "", "keep DDP": "exitcode  : 3", "unknown": "exitcode  : 4"}[told["verdict"]]
     assert not failed or status in ended.stderr
     assert ("FAILED" in ended.stderr) == failed
+
+
+def test_a_wrong_input_is_told_by_rank_0_alone() -> None:
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    words += ["-m", "autobyte", "doctor", "examples/small_vgg.py:make_modell", "--input", "2,3,64,64"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert ended.returncode != 0
+    told = [line for line in ended.stderr.splitlines() if line.startswith("autobyte: ")]
+    assert len(told) == 1 and "make_modell" in told[0]
+    assert "exitcode  : 2" in ended.stderr
+
+
+def test_a_rank_that_alone_has_a_wrong_input_tells_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its host lacks a file, say."""
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    waits: list[float] = []
+    monkeypatch.setattr(cli, "time", SimpleNamespace(sleep=waits.append))
+    assert cli.run(["models", "--nothing"]) == 2
+    assert waits == [cli.ALONE_S]
+    assert "no such option" in capsys.readouterr().err.lower()
 
 
 def test_compute_cannot_take_longer_than_the_step_that_it_is_part_of() -> None:

@@ -1,12 +1,14 @@
 """An emulated model has a profile's times and parameters."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 import autobyte.torch as ab
 from autobyte.job import Model
+from autobyte.torch.profiling import emulate
 from autobyte.torch.profiling.emulate import SLACK_S, Device
 
 ROWS = [("front", [("weight", 6), ("bias", 2)], 0.02, 0.04), ("back", [("weight", 3)], 0.03, 0.05)]
@@ -53,3 +55,29 @@ def test_a_device_catches_up_on_small_delays_and_not_on_long_ones() -> None:
     before = time.perf_counter()
     device.busy(0.01)
     assert time.perf_counter() - before >= 0.01
+
+
+class TenMilliseconds:
+    """Stands for a CUDA event, 10 ms before the next one."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        """It was recorded."""
+
+    def synchronize(self) -> None:
+        """It is over."""
+
+    def elapsed_time(self, later: object) -> float:
+        return 10.0
+
+
+def test_a_gpu_spins_for_as_long_as_a_layer_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    spun: list[int] = []
+    monkeypatch.setattr(emulate, "spin", spun.append)
+    monkeypatch.setattr(torch.cuda, "Event", TenMilliseconds)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    gpu = emulate.SpinningGpu(torch.device("cuda:0"))
+    gpu.busy(0.005)
+    assert spun == [emulate.CYCLES, emulate.CYCLES, emulate.CYCLES // 2]

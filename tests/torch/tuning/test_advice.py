@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,9 @@ from autobyte.config import Config, Space
 from autobyte.job import Cluster, Job
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import MeasuredPlan, begin_with, unmeasured
+from autobyte.torch.tuning import advice
 from autobyte.torch.tuning.advice import NOTICE, Advice, Adviser, Window
+from autobyte.torch.tuning.audition import HOLD
 from autobyte.torch.tuning.kept import Kept, Trial
 from autobyte.torch.tuning.report import report_on
 from autobyte.torch.tuning.search import Search
@@ -225,7 +228,7 @@ def test_the_log_says_how_much_a_step_has_changed_and_that_a_search_was_cut_shor
         training, layers, Search(training, tuner=None, space=None, budget=None, seed=0, keep=tmp_path / "kept.toml")
     )
     chosen = follow(adviser, CONFIG, 25)[-1]
-    follow(adviser, chosen, 4, slower=1.5)
+    follow(adviser, chosen, HOLD + 2, slower=1.5)
     assert f"under {chosen.full_label} a step takes 30 ms now, and took 20 ms" in caplog.text
     adviser.part()
     assert "training ended before the search did: nothing is kept of this search" in caplog.text
@@ -261,5 +264,47 @@ def test_what_auto_chose_is_kept_and_used_again_while_it_is_as_fast(tmp_path: Pa
     assert config == chosen
     assert follow(adviser, OTHER, 6) == [chosen] * 6  # whatever a checkpoint says
     tried = dict(adviser.trials)
-    assert len(set(follow(adviser, chosen, 4, slower=1.5))) > 1  # all are measured again
+    assert len(set(follow(adviser, chosen, HOLD + 2, slower=1.5))) > 1  # all are measured again
     assert tried.keys() <= adviser.trials.keys()
+
+
+class Slow(Default):
+    """Thinks until it is let go."""
+
+    gate = threading.Event()
+
+    def tell(self, measurement: object) -> None:
+        assert self.gate.wait(30)
+
+
+@pytest.mark.parametrize("busy", ["compiling", "thinking"])
+def test_training_that_ends_meanwhile_says_that_nothing_is_kept(
+    busy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "autobyte")
+    monkeypatch.setattr(advice, "is_compiling", lambda: busy == "compiling")
+    monkeypatch.setattr(advice, "PARTING_S", 0.05)
+    training, layers = make_training()
+    search = Search(training, tuner="default", space=None, budget=None, seed=0, keep=tmp_path / "kept.toml")
+    adviser = Adviser(training, layers, search)
+    heard(adviser, window())
+    Slow.gate.clear()
+    space = Space(default=CONFIG)
+    adviser.tuning = Tuning(Slow(space, model=training.job.model), space, patience_s=30)
+    adviser.consult(replace(window(), first=10))
+    if busy == "compiling":
+        assert adviser.state == busy
+    adviser.part()
+    Slow.gate.set()
+    ends = [text for text in caplog.messages if text.startswith("training ended")]
+    assert ends == [f"training ended while default was {busy}: nothing is kept of this search; configs measured: 1"]
+    assert not (tmp_path / "kept.toml").exists()
+
+
+def test_training_that_ends_before_the_first_window_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "autobyte")
+    training, layers = make_training()
+    Adviser(training, layers, Search(training, tuner="twin", space=None, budget=None, seed=0, keep=None)).part()
+    assert caplog.messages == [
+        "training ended before the search did: nothing is kept of this search; configs measured: 0"
+    ]

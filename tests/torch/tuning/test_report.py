@@ -4,21 +4,25 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from jobs import make_job
 
 from autobyte.config import Config
+from autobyte.torch.tuning.advice import Window
 from autobyte.torch.tuning.kept import Trial
 from autobyte.torch.tuning.report import Report, report_on
+from autobyte.torch.tuning.window import RankWindow
 
 DEFAULT, FAST = Config(4_000_000, 16_000_000), Config(1_000_000, 4_000_000)
-EMPTY = Report("Net", 4, "allreduce", None, DEFAULT, DEFAULT, "twin", {}, None, None, 0.0, "")
+EMPTY = Report("Net", 4, "allreduce", None, DEFAULT, DEFAULT, "twin", {}, None, None, 0.0, "", state="starting")
 
 
 @pytest.fixture
 def report() -> Report:
     """Two windows at 0.5 s a step, three at 0.4 s."""
     trials = {DEFAULT: Trial(2, 0.5), FAST: Trial(3, 0.4)}
-    return replace(EMPTY, config=FAST, trials=trials, bound_s=0.3, link_bytes_per_s=125e6, cpu_s=1.5)
+    return replace(EMPTY, state="settled", config=FAST, trials=trials, bound_s=0.3, link_bytes_per_s=125e6, cpu_s=1.5)
 
 
 def test_gain_is_the_defaults_step_over_that_of_the_config_in_force(report: Report) -> None:
@@ -48,6 +52,25 @@ def test_a_bound_above_a_measured_step_is_not_printed(report: Report, below: dic
     assert str(replace(report, **below)).splitlines()[1] == "links as blocks saw them 1 Gbit/s"
 
 
+def test_it_says_how_long_the_model_waits(report: Report) -> None:
+    waiting = replace(report, exposed_s=0.0123)
+    assert str(waiting).splitlines()[2] == "in a step, the model waits 12.3 ms for averages"
+    assert waiting.to_json()["exposed_s"] == 0.0123
+
+
+def test_the_rank_that_computes_longest_tells_how_long_the_model_waits() -> None:
+    """Others wait for that rank, too."""
+    config, rows = DEFAULT, np.zeros((2, 4))
+    ranks = [RankWindow(np.ones(10), s * np.ones(3), s * np.ones(3), np.ones(4), rows, 5.0 / s) for s in (1.0, 2.0)]
+    job: Any = SimpleNamespace(model=SimpleNamespace(name="Net"), wire_dtype=None)
+    training: Any = SimpleNamespace(rank=0, job=job, size=2, engine="allreduce", config=config)
+    adviser: Any = SimpleNamespace(
+        latest=Window.of(config, 0, ranks), trials={}, cpu_s=0.0, failure="", state="fixed", least_s=None,
+        measured_job=lambda _: make_job(4),
+    )  # fmt: skip
+    assert report_on(training, adviser, tuner=None, default=config).exposed_s == 2.5
+
+
 def test_a_search_that_goes_on_says_what_is_best_so_far(report: Report) -> None:
     running = replace(report, config=DEFAULT, state="searching")
     title, _, tuner, _, *rows = str(running).splitlines()
@@ -55,6 +78,8 @@ def test_a_search_that_goes_on_says_what_is_best_so_far(report: Report) -> None:
     assert tuner.endswith("1.250x the default")  # of the best, not of what is on trial
     assert "in force" not in str(running) and rows[1].split("  ")[1].strip() == "on trial, default"
     assert running.to_json()["best"] == FAST.to_json()
+    ended = str(replace(running, over=True))
+    assert "search unfinished, best so far" in ended and "on trial" not in ended
 
 
 def test_what_was_never_measured_is_not_compared_with(report: Report) -> None:
@@ -70,14 +95,48 @@ def test_what_was_never_measured_is_not_compared_with(report: Report) -> None:
 
 
 def test_without_a_tuner_the_config_is_fixed_before_the_first_window_too() -> None:
-    job = SimpleNamespace(model=SimpleNamespace(name="Net"), wire_dtype=None)
-    training: Any = SimpleNamespace(job=job, size=4, engine="allreduce", config=DEFAULT)
-    states = [report_on(training, None, tuner=tuner, default=DEFAULT).state for tuner in (None, "twin")]
+    states = [report_on(training_of(0), None, tuner=tuner, default=DEFAULT).state for tuner in (None, "twin")]
     assert states == ["fixed", "starting"]
 
 
+def training_of(rank: int) -> Any:
+    job = SimpleNamespace(model=SimpleNamespace(name="Net"), wire_dtype=None)
+    return SimpleNamespace(job=job, size=4, rank=rank, engine="allreduce", config=DEFAULT)
+
+
+def test_other_ranks_say_who_knows() -> None:
+    report = report_on(training_of(2), None, tuner="twin", default=DEFAULT)
+    assert str(report).splitlines()[1:] == ["this is rank 2: rank 0 has what twin measured"]
+    assert (report.state, report.to_json()["unmeasured"]) == ("unknown", str(report).splitlines()[1])
+    untuned = report_on(training_of(2), None, tuner=None, default=DEFAULT)
+    assert (untuned.state, str(untuned).splitlines()[1].partition(":")[0]) == ("fixed", "nothing searches")
+
+
+def test_a_model_that_is_never_measured_says_why() -> None:
+    for rank in (0, 1):
+        report = report_on(training_of(rank), None, tuner="twin", default=DEFAULT, untuned="no hooks")
+        assert (report.state, str(report).splitlines()[1:]) == ("fixed", ["no hooks"])
+
+
+def test_what_a_search_does_before_its_first_choice(report: Report) -> None:
+    said = {
+        "starting": "waiting for its first window",
+        "thinking": "thinking about its first window",
+        "compiling": "compiling what it needs",
+        "searching": "measuring its first config",
+    }
+    for state, what in said.items():
+        empty: Report = replace(EMPTY, state=state)  # type: ignore[arg-type]
+        assert str(empty).splitlines()[1].startswith(f"twin is {what}, beside training")
+        assert str(replace(empty, over=True)).splitlines()[1] == f"twin was still {what} when training ended"
+    kept = replace(EMPTY, state="settled")
+    assert str(kept).splitlines()[1:] == ["twin uses what an earlier training found"]
+    compiling = str(replace(report, state="compiling"))
+    assert "searching, best so far" in compiling and "is compiling" in compiling and "5 windows of 2" in compiling
+
+
 def test_what_is_not_known_is_not_said() -> None:
-    assert str(EMPTY).splitlines()[1:] == ["twin has not seen a window yet: the first plan is made beside training"]
+    assert str(EMPTY).splitlines()[1:] == ["twin is waiting for its first window, beside training"]
     assert str(replace(EMPTY, tuner=None)).endswith(
         'nothing searches: pass policy="auto" or tuner="twin" if it should'
     )

@@ -1,8 +1,10 @@
 """A search stays in its space, keeps to its budget, and goes on next time."""
 
+import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +17,8 @@ from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.job import Cluster, Job, Model
 from autobyte.torch.exchange.control import CommunicationError
-from autobyte.torch.tuning.kept import Fingerprint, Kept
-from autobyte.torch.tuning.search import made_in_time
+from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial
+from autobyte.torch.tuning.search import Search, made_in_time
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
 from autobyte.tuning import Tuning, make_tuner
@@ -176,3 +178,13 @@ def test_a_tuner_that_exits_is_named_and_left_alone(caplog: pytest.LogCaptureFix
     tuning = Tuning(made_in_time("exits", lambda: make_tuner("exits", space, job=job, seed=1)), space)
     assert tuning.observe(Measurement(space.default, 0, (1.0, 1.0))) == space.default
     assert caplog.messages == ["the tuner failed after 1 windows (Exits); the best config so far stays"]
+
+
+def test_it_says_why_a_faster_config_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "autobyte")
+    job = Job(Model.build("m", [("l", [("w", 8)], 0.1, 0.1)], batch_size=1), Cluster(2))
+    training: Any = SimpleNamespace(job=job, fingerprint="m", size=2, engine="allreduce", config=CONFIGS[0])
+    search = Search(training, tuner="twin", space=None, budget=None, seed=0, keep=None)
+    search.finish(job, CONFIGS[0], {CONFIGS[0]: Trial(0.5, 0.108), CONFIGS[1]: Trial(2, 0.09)}, finished=False)
+    told = f"{CONFIGS[0].full_label} takes 108 ms a step; too few windows tell it from {CONFIGS[1].full_label}, 90 ms"
+    assert caplog.messages == [f"training ended before the search did, after 2.5 windows: {told}"]

@@ -4,23 +4,27 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+
+from autobyte.errors import InputError
 
 
 class Records:
     """JSON lines that are in the file as soon as they are known.
 
     Args:
-        spec: of a section, as `run.py` writes it.
-        ranks: that share the one card.
+        out: the file.
+        common: what stands in every record, such as `provenance`.
     """
 
-    def __init__(self, spec: dict[str, Any], *, ranks: int) -> None:
-        self._out = Path(spec["out"])
-        self._common = {"section": spec["section"], **spec["provenance"], "ranks_on_card": ranks}
+    def __init__(self, out: Path, common: Mapping[str, Any]) -> None:
+        self._out = out
+        self._common = dict(common)
 
     def add(self, **row: Any) -> None:
         """Append a record."""
@@ -34,8 +38,10 @@ def provenance(gpu: tuple[str, str] | None) -> dict[str, str]:
     """Card, driver and versions of a run on a GPU of this name and driver; of a rehearsal without one."""
     if gpu is None:
         return {"what": "rehearsal", "card": "none: CPUs and gloo", "torch": torch.__version__}
+    if torch.version.cuda is None or not dist.is_nccl_available():
+        raise InputError(f"PyTorch {torch.__version__} cannot use the GPU with NCCL here: install one with CUDA")
     card, driver = gpu
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     versions = {"cuda": str(torch.version.cuda), "nccl": nccl, "torch": torch.__version__}
     return {"what": "measured", "card": card, "driver": driver} | versions
 
