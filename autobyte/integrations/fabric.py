@@ -41,9 +41,14 @@ def split(keywords: dict[str, Any], *more: str) -> dict[str, Any]:
 
 
 def owner_of(optimizer: Optimizer, module: nn.Module) -> nn.Module:
-    """The smallest part of a module that has all parameters of an optimizer: where loops call it."""
+    """The part of a module that a loop calls for an optimizer: the first below the module with all its parameters.
+
+    Returns:
+        the module itself, if no part has them all.
+    """
     trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    return [part for part in module.modules() if trained <= set(part.parameters())][-1]
+    parts = (part for part in module.modules() if part is not module and trained <= set(part.parameters()))
+    return next(parts, module)
 
 
 class AutoByteFabricStrategy(DDPStrategy):
@@ -82,7 +87,7 @@ class AutoByteFabricStrategy(DDPStrategy):
     ) -> tuple[nn.Module, list[Optimizer], Any]:
         """Wrap the optimizers of a model."""
         called = self.setup_module(module)
-        owners = [owner_of(each, module) for each in optimizers]
+        owners = [module if len(optimizers) == 1 else owner_of(each, module) for each in optimizers]
         made = [
             ClosureFirst(each, called if owner is module else owner, **self._keywords)
             for each, owner in zip(optimizers, owners, strict=True)
