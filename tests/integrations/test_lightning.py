@@ -178,7 +178,9 @@ def raises_in_a_closure(rank: int) -> None:
     from datetime import timedelta  # noqa: PLC0415
 
     from autobyte.integrations.lightning import AutoByteStrategy  # noqa: PLC0415
+    from autobyte.scheduler.engines import halves  # noqa: PLC0415
 
+    halves.PARTING_S = 2.0  # for the other rank, which waits for this one in a broadcast of Lightning's own
     fit(module(fails_on=1), AutoByteStrategy(timeout=timedelta(seconds=10), diagnostics=None), ranks=2)
 
 
