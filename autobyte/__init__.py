@@ -6,7 +6,8 @@ from floors below its own, and `make check` enforces it.
     6  cli                       the commands
        bench                     measurements on the testbed: schedulers, policies, grids, calibration
        testbed                   emulated hosts (network namespaces) on links of given rates
-    5  torch                     training with PyTorch; measuring models and engines
+    5  integrations              the loops of other libraries: Accelerate, Trainer, Lightning
+       torch                     training with PyTorch; measuring models and engines
        comparison                tuners or policies side by side, on simulated jobs
        testing                   contract tests for tuners, policies and engines; engines that fail on purpose
     4  tuning                    the loop: measure a window, tell the tuner, ask it, switch

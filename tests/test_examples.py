@@ -84,6 +84,36 @@ def test_digits_are_learned_alike_with_ddp_and_autobyte() -> None:
     assert float(right["--autobyte"]) > 90
 
 
+@pytest.mark.parametrize(
+    "words", [["accelerate"], ["trainer"], ["lightning"], ["lightning", "--fabric"]], ids="-".join
+)
+def test_a_gpt2_is_trained_alike_with_ddp_and_autobyte(words: list[str]) -> None:
+    pytest.importorskip(words[0].replace("trainer", "transformers"))
+    losses = {}
+    for how in ("--ddp", "--autobyte"):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        command += [
+            "--master-port",
+            str(free_port()),
+            EXAMPLES / f"train_{words[0]}.py",
+            how,
+            *words[1:],
+            "--steps",
+            "6",
+        ]
+        done = subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        )
+        (losses[how],) = re.findall(r"^\w+, 2 ranks: loss ([\d.]+) on texts held out", done.stdout, re.MULTILINE)
+    assert float(losses["--autobyte"]) == pytest.approx(float(losses["--ddp"]), abs=2e-4)
+    assert float(losses["--ddp"]) < 5.0, "nothing was learned"
+
+
 def test_a_rank_is_lost_and_training_ends_with_the_parameters_of_ddp(tmp_path: Path) -> None:
     """On both engines torchrun starts the ranks again, and they go on where the survivor was."""
     ways = {"ddp": ["--ddp"], **{engine: ["--engine", engine, "--die-at", "25"] for engine in ("allreduce", "ps")}}

@@ -34,6 +34,7 @@ from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import PendingClasses
+from autobyte.torch.model.reads import Reads
 from autobyte.torch.model.times import LayerTimes
 
 log = logging.getLogger("autobyte")
@@ -99,6 +100,7 @@ class Updates:
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
         self._due = 0  # layers whose update is due
         self._clipping = Clipping()
+        self._reads = Reads()
         self._taking = threading.RLock()  # any thread that reads a parameter takes its update
         self._hooks: list[RemovableHandle] = []
 
@@ -129,7 +131,7 @@ class Updates:
         places: dict[nn.Parameter, int] = {}
         for index, layer in enumerate(layers):
             parameters = {name: p for name, p in layer.parameters if name in names}
-            self._layers.append(_Layer(parameters, self._held.add(parameters), partial(self._take, index)))
+            self._layers.append(_Layer(parameters, self._held.add(parameters), partial(self._read, index)))
             places |= dict.fromkeys(self._layers[-1].parameters.values(), index)
             hook = Hook(uncompiled(self._on_call(index, times)))
             self._hooks.append(layer.module.register_forward_pre_hook(hook, prepend=True))
@@ -150,6 +152,7 @@ class Updates:
             clipping: of the averages, when they are used.
         """
         self._clipping = clipping
+        self._reads.step()
         groups = self._optimizer.param_groups
         self._hyper = [{k: _as_now(v) for k, v in group.items() if k != "params"} for group in groups]
         trained = [[id(parameter) for parameter in group["params"]] for group in groups]
@@ -218,6 +221,11 @@ class Updates:
             for parameter in group["params"]:
                 if parameter in of:
                     of[parameter].members.setdefault(index, []).append(parameter)
+
+    def _read(self, layer: int) -> None:
+        """Something other than the layer's forward pass reads or changes a parameter: take the update."""
+        self._reads.note(self._layers[layer].parameters)
+        self._take(layer)
 
     @torch.inference_mode(False)
     @torch.no_grad()

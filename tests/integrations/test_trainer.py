@@ -1,0 +1,117 @@
+"""The Trainer of transformers, beside the same with DDP."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loops import ACCUMULATION, ADAMW, BATCH, LIMIT, assert_alike, assert_crosses, copied, gpt2, listen, texts
+from ranks import on_ranks
+from torch import Tensor, nn
+
+pytest.importorskip("transformers")
+
+STEPS, SAVED = 8, 4
+
+
+def make(folder: str, *, autobyte: bool, callbacks: Any = (), **settings: Any) -> Any:
+    """A trainer; losses are scaled so that gradients are clipped."""
+    from transformers import Trainer, TrainingArguments  # noqa: PLC0415, in ranks only
+
+    from autobyte.integrations.trainer import attach  # noqa: PLC0415
+
+    class Scaled(Trainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            found = super().compute_loss(*args, **kwargs)
+            return (4 * found[0], *found[1:]) if isinstance(found, tuple) else 4 * found
+
+    arguments = TrainingArguments(
+        folder,
+        use_cpu=True,
+        per_device_train_batch_size=BATCH,
+        gradient_accumulation_steps=ACCUMULATION,
+        max_grad_norm=LIMIT,
+        learning_rate=ADAMW["lr"],
+        adam_epsilon=ADAMW["eps"],
+        weight_decay=ADAMW["weight_decay"],
+        lr_scheduler_type="cosine",
+        max_steps=STEPS,
+        save_steps=SAVED,
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+        **settings,
+    )
+    rows = [{"input_ids": row, "labels": row} for row in texts()]
+    trainer = Scaled(gpt2(), arguments, train_dataset=rows, callbacks=list(callbacks))
+    if autobyte:
+        attach(trainer)
+    return trainer
+
+
+def outcome(trainer: Any) -> tuple[list[Tensor], list[float]]:
+    norms = [logged["grad_norm"] for logged in trainer.state.log_history if "grad_norm" in logged]
+    return copied(trainer.model), norms
+
+
+def trains_saves_and_goes_on(rank: int, folder: str) -> None:
+    theirs = make(f"{folder}/theirs", autobyte=False, ddp_find_unused_parameters=False)
+    theirs.train()
+    ours = make(f"{folder}/ours", autobyte=True)
+    ours.evaluate(ours.train_dataset)  # prepares the model, and not the optimizer
+    ours.train()
+    assert ours.model_wrapped is ours.model
+    assert_crosses(ours.optimizer.optimizer)
+    assert_alike(outcome(ours), outcome(theirs))
+    ours.optimizer.optimizer.close()
+    resumed = make(f"{folder}/ours", autobyte=True)
+    resumed.train(resume_from_checkpoint=f"{folder}/ours/checkpoint-{SAVED}")
+    assert resumed.optimizer.optimizer.steps == STEPS
+    assert_alike(outcome(resumed), outcome(theirs))
+    resumed.optimizer.optimizer.close()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
+    on_ranks(trains_saves_and_goes_on, size, str(tmp_path), timeout_s=200)
+
+
+def looks_at_everything(rank: int, folder: str) -> list[str]:
+    """Callbacks that keep a moving average of parameters, or read gradients before the step."""
+    from transformers import TrainerCallback  # noqa: PLC0415
+
+    class Mean(TrainerCallback):
+        def __init__(self) -> None:
+            self.seen: list[Tensor] = []
+
+        def on_step_end(self, args: Any, state: Any, control: Any, model: nn.Module, **_: Any) -> None:
+            now = copied(model)
+            self.seen = [0.9 * old + 0.1 * new for old, new in zip(self.seen or now, now, strict=True)]
+
+    class Norms(TrainerCallback):
+        def __init__(self) -> None:
+            self.seen: list[Tensor] = []
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: nn.Module, **_: Any) -> None:
+            self.seen.append(torch.stack([p.grad.norm() for p in model.parameters()]).norm())
+
+    said = listen()
+    for kind in (Mean, Norms):
+        watches = [kind(), kind()]
+        for watch, autobyte in zip(watches, (True, False), strict=True):
+            trainer = make(f"{folder}/{autobyte}", autobyte=autobyte, callbacks=[watch], save_strategy="no")
+            trainer.train()
+            trainer.train()  # once more: nothing is wrapped twice
+            if autobyte:
+                trainer.optimizer.optimizer.close()
+        ours, theirs = watches
+        for one, other in zip(ours.seen, theirs.seen, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-5)
+    assert max(map(float, ours.seen)) <= LIMIT * 1.001, "they were not clipped yet"
+    return said
+
+
+def test_callbacks_find_averages_and_updates(tmp_path: Path) -> None:
+    said = on_ranks(looks_at_everything, 2, str(tmp_path), timeout_s=200)[0]
+    assert len([words for words in said if "Norms.on_pre_optimizer_step may read them" in words]) == 1
+    assert len([words for words in said if "were read between step() and the next forward pass" in words]) == 1
