@@ -405,11 +405,12 @@ def test_a_socket_that_another_thread_opens_meanwhile_is_not_gloos(monkeypatch: 
         return found
 
     monkeypatch.setattr(internals, "_sockets", then_open)
-    known = set(internals._of_gloo)
+    known = dict(internals._of_gloo)  # a descriptor that was closed since may come again
     backend = internals.own_gloo("alone", rank=0, size=1, timeout=timedelta(seconds=5), store=dist.HashStore())
     assert backend.size() == 1
-    ours = set(internals._of_gloo) - known
-    assert len(ours) == 1, CHANGED + "gloo opens another number of sockets than one for each rank"
-    assert theirs[0].fileno() not in ours
+    ours = {fd for fd, target in internals._of_gloo.items() if known.get(fd) != target}
+    opened = {each.fileno() for each in theirs}
     for each in theirs:
         each.close()
+    assert len(ours) == 1, CHANGED + "gloo opens another number of sockets than one for each rank"
+    assert not opened & ours
