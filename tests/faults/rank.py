@@ -167,7 +167,7 @@ def _keywords(row: Row, rank: int, folder: Path) -> dict[str, Any]:
 
 def _serve(row: Row, rank: int, folder: Path) -> None:
     try:
-        ab.serve([rank], timeout=TIMEOUT)
+        ab.serve([rank], timeout=TIMEOUT, diagnostics=folder / "failures")
         words = ""
     except Exception as error:
         words = _line(error)
