@@ -250,7 +250,7 @@ def chain(tensors: int, layers: int) -> nn.Sequential:
 FUSED = Config(4_000_000, 16_000_000, knobs={"fusion": 1})  # what training begins with
 WHOLE = Config(4_000_000, 16_000_000)  # ByteScheduler as published: every tensor is a block
 CUT = Config(4, 16_000_000)  # a block for every element
-DDP = Config(25_000_000, 100_000_000, policy="ddp")  # what `auto` keeps where nothing is faster
+DDP = Config(25_000_000, 25_000_000, policy="ddp")  # what `auto` keeps where nothing is faster
 
 RESNET50, DENSENET121 = (161, 107), (364, 242)  # tensors, layers
 MANY = {1_000: 500, 5_000: 2_500, 20_000: 10_000}
