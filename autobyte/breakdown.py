@@ -1,7 +1,7 @@
 """Where the time of a step goes: compute, exposed communication, and idle time.
 
-The terms are those of Holistic Trace Analysis (https://hta.readthedocs.io): a rank computes, or stands still because
-of communication (which is then *exposed*), or is idle. *Overlap* is the share of communication for which nobody waits.
+The terms are those of Holistic Trace Analysis (https://hta.readthedocs.io). A rank computes, waits for communication,
+which is then *exposed*, or is idle. *Overlap* is the share of communication during which it does not wait.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ class Breakdown:
     @property
     def idle_s(self) -> float:
         """The rest: the rank neither computes nor waits for averages (s)."""
-        return self.step_s - self.compute_s - self.exposed_s
+        return max(0.0, self.step_s - self.compute_s - self.exposed_s)
 
     @property
     def overlap(self) -> float | None:

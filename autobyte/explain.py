@@ -99,8 +99,8 @@ def _advice(job: TracedJob, part: Breakdown, exposed: float, idle: float) -> tup
     ratio = part.communication_s / part.compute_s if part.compute_s > 0 else 0.0
     if idle >= max(IDLE, exposed):
         return (
-            "In idle time the rank neither computes nor waits for averages: it loads data, evaluates, or runs Python.",
-            "No schedule shortens that: try more workers or pinned memory in the DataLoader, and fewer .item() calls.",
+            "In idle time the rank neither computes nor waits for averages: it loads data, say, or runs Python.",
+            "No schedule shortens that: try more workers in the DataLoader, and fewer calls of .item().",
         )
     if not part.communication_s:
         return "Nothing travels in this trace.", "Faster compute alone shortens the step."
@@ -118,7 +118,7 @@ def _advice(job: TracedJob, part: Breakdown, exposed: float, idle: float) -> tup
     least_s = max(part.communication_s, part.compute_s)
     if ratio >= 1:
         return (
-            f"Communication takes {ratio:.2g} × compute, so with these links and bytes no schedule brings a step below "
+            f"Communication takes {ratio:.2g} × compute, so no schedule of these bytes brings a step below "
             f"{format_seconds(least_s)}.",
             _fewer_bytes(job),
         )
@@ -145,4 +145,6 @@ def _other_schedule(job: TracedJob) -> str:
     """What to try where another schedule can help."""
     if job.about.get("policy") == "ddp":
         return "DDP's buckets do not cross the step: try policy='auto', which measures schedules that do."
-    return "Try policy='auto' or tuner='twin', which measure other blocks, and bf16 on the wire if that is not enough."
+    return (
+        "Try policy='auto' or tuner='twin', which measure other blocks, and bf16 on the wire if that is not enough."
+    )

@@ -36,6 +36,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import RemovableHandle
 
 NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: whoever called is to speak first
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
@@ -375,6 +376,16 @@ def is_making_state() -> bool:
     else:
         return False
     return frame is not None
+
+
+def hook_first(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> RemovableHandle:
+    """Register a hook for a complete gradient that is called before those that are there already.
+
+    `register_post_accumulate_grad_hook` has no `prepend`, as hooks of modules have.
+    """
+    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    parameter._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined]
+    return handle
 
 
 def see_hooks() -> None:

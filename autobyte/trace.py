@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from autobyte import __version__
 from autobyte.breakdown import Interval, breakdown
 from autobyte.config import Config
 from autobyte.drafts import draft_of
@@ -101,7 +100,7 @@ class Trace:
             draft.write_text(json.dumps(self.to_chrome(), separators=(",", ":")))
 
     def _names(self) -> Iterator[dict[str, Any]]:
-        ranks = sorted({each.rank for each in (*self.spans, *self.steps, *self.blocks)})
+        ranks = sorted({span.rank for span in (*self.spans, *self.steps)} | {block.rank for block in self.blocks})
         for rank in ranks:
             yield {
                 "ph": "M",
@@ -167,7 +166,6 @@ def about_job(job: Job, config: Config, *, what: str) -> dict[str, Any]:
     cluster = job.cluster
     return {
         "what": what,
-        "autobyte": __version__,
         "model": job.model.name,
         "workers": cluster.workers,
         "architecture": "ps" if cluster.servers else "allreduce",

@@ -145,6 +145,15 @@ class Runner:
         """Use another plan from the next step boundary on."""
         self._post(lambda: self._on_configure(plan))
 
+    def record(self, trace: Trace | None) -> None:
+        """Write spans of blocks to a trace from the next gradient on; None writes no more."""
+        self._post(lambda: self._on_record(trace))
+
+    def tell(self) -> bool:
+        """Have the engine tell when blocks travelled; whether all are told that are done."""
+        self._post(self._engine.tell)
+        return not self._untimed
+
     def _post(self, event: int | Callable[[], None]) -> None:
         """Leave an event, and handle all there are unless somebody is at it already."""
         mailbox, emptying = self._mailbox, self._emptying
@@ -191,6 +200,9 @@ class Runner:
         self._start(self._core.end_step())
         self._tell(tensor for tensor in missing if not self._blocks_of[tensor])
         self._adopt()
+
+    def _on_record(self, trace: Trace | None) -> None:
+        self._trace = trace
 
     def _on_configure(self, plan: Plan) -> None:
         self._core.configure(plan)

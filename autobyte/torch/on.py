@@ -28,6 +28,7 @@ from autobyte.torch.model.clipping import Clipping, check_finite
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
+from autobyte.torch.model.timeline import Timeline
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop, zero
 from autobyte.torch.tuning.advice import Adviser
@@ -36,6 +37,7 @@ from autobyte.torch.tuning.online import Online
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.report import Report, report_on
 from autobyte.torch.tuning.search import Search, fingerprint
+from autobyte.trace import Trace
 
 log = logging.getLogger("autobyte")
 
@@ -156,12 +158,20 @@ class On:
             self._clipping = None
         else:
             self.synchronize()
-            self._optimizer.step()
+            self._step_at_once()
         self._steps += 1
         progress.take()
         progress.end()
         self._after_step()
         return None
+
+    def _step_at_once(self) -> None:
+        """Update all layers, from averages that are in place."""
+        if (timeline := self._updates.timeline) is not None:
+            timeline.take()
+        self._optimizer.step()
+        if timeline is not None:
+            timeline.taken()
 
     @property
     def _may_wait(self) -> bool:
@@ -366,6 +376,19 @@ class On:
         adviser = self._online.adviser if self._online is not None else None
         tuner = self._search.tuner if self._search is not None else None
         return report_on(self.training, adviser, tuner=tuner, default=self._default, untuned=self._untuned)
+
+    def record(self, timeline: Timeline | None, trace: Trace | None) -> None:
+        """Tell a timeline of waits and updates, and a trace of blocks, from now on; None tells nobody.
+
+        The time since the last step counts to no window.
+        """
+        exchange = self.training.exchange
+        self._updates.timeline = timeline
+        exchange.waits.record = None if timeline is None else timeline.wait
+        self.training.session.runner.record(trace)
+        self._marks += [] if timeline is None else timeline.handles
+        if self._online is not None:
+            self._online.skip()
 
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
-from autobyte.internals import is_making_state, is_unscaling, untraced
+from autobyte.internals import has_compiled_part, is_making_state, is_unscaling, untraced
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off, is_rank_0
@@ -30,6 +30,7 @@ from autobyte.torch.model.clipping import check_norm
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
+from autobyte.torch.tracing.tracing import Tracing
 from autobyte.torch.tuning.advice import DRIFT
 from autobyte.torch.tuning.callback import WindowReport
 from autobyte.torch.tuning.report import Report
@@ -133,7 +134,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
-        self._mode: On | Off = Off(optimizer, self._tell_joined, None)
+        self._mode: On | Off | Tracing = Off(optimizer, self._tell_joined, None)
+        self._over = False  # closed
         if is_rank_0(process_group):
             show_log()
         if is_off(process_group, enabled=enabled):
@@ -340,6 +342,43 @@ class DistributedOptimizer(Optimizer, Joinable):
         """What was tried, won and spent; None where AutoByte is off."""
         return self._mode.report()
 
+    def trace(self, steps: int = 20, path: Path | str = "trace.json") -> None:
+        """Write what the next steps do on all ranks to one file. Collective: call it between the same two steps.
+
+        https://ui.perfetto.dev opens the file, and `autobyte explain` says in words where the time goes. It has the
+        forward and backward pass of every layer, waits, updates, and blocks in the queue and on the wire. The last of
+        the steps gathers it on rank 0, which writes it, and all ranks wait for that. If a rank is lost, or the
+        optimizer is closed before, the file has what rank 0 has noted itself.
+
+        >>> optimizer.trace(steps=20, path="trace.json")
+
+        Args:
+            steps: how many.
+            path: of the file, on rank 0; one that is there is replaced.
+
+        Raises:
+            InputError: fewer than one step, a trace is on, the model is compiled, or the optimizer is closed.
+            FileError: the file cannot be written; on every rank.
+            CommunicationError: ranks differ in the number of steps.
+        """
+        if self._over:
+            raise InputError("the optimizer is closed, and has nothing to trace: call trace() before close()")
+        if isinstance(self._mode, Tracing):
+            raise InputError(f"a trace is on ({self._mode.target}): call trace() again when it is written")
+        if type(steps) is not int or steps < 1:
+            raise InputError(f"a trace has a number of steps, at least 1, got {steps!r}")
+        if has_compiled_part(self._model):
+            raise InputError("the model is compiled, so its layers have no hooks: trace it before torch.compile")
+        mode = self._mode
+        first = is_rank_0(self._group) if mode.training is None else mode.training.rank == 0
+
+        def over() -> None:
+            self._mode = mode
+
+        self._made_in = os.getpid()
+        _alive.add(self)  # so that a script which ends before has written what there is
+        self._mode = Tracing(mode, self._model, steps=steps, path=Path(path), first=first, over=over)
+
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""
         try:
@@ -376,7 +415,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         return getattr(self.__dict__["_optimizer"], name)
 
     def _turn_off(self) -> None:
-        over = self._mode
+        over, self._over = self._mode, True
         self._mode = Off(
             self._optimizer, self._tell_joined, over.last_report, steps=over.steps, last_state=over.last_state
         )

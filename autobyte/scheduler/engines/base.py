@@ -56,6 +56,9 @@ class Engine(ABC):
         """
         timed(seen)
 
+    def tell(self) -> None:  # noqa: B027 - an engine without a device has told all
+        """Tell what `time` has not told yet and is known by now."""
+
     @abstractmethod
     def close(self) -> None:
         """Release threads and sockets. No block may be in flight."""

@@ -85,6 +85,10 @@ class Ordered(Engine):
         """Tell when a block travelled on the device, once that is over."""
         self._times.add(self._events.pop(block.index), seen, timed)
 
+    def tell(self) -> None:
+        """Tell of blocks that are over by now."""
+        self._times.read()
+
     def late(self) -> Block | None:
         """The oldest block that is not over; None if all are.
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import zip_longest
@@ -99,6 +100,19 @@ class Control:
         )
         self.broadcast(buffer, source=source)
         return json.loads(bytes(buffer.numpy()))
+
+    def collect(self, data: Any) -> list[Any]:
+        """What every rank has, on the first one; plain JSON. Others get nothing."""
+        text = torch.frombuffer(bytearray(zlib.compress(json.dumps(data).encode())), dtype=torch.uint8)
+        lengths = self.gather(torch.tensor([len(text)], device="cpu")).flatten().tolist()
+        padded = torch.zeros(max(lengths), dtype=torch.uint8, device="cpu")
+        padded[: len(text)] = text
+        rows = [torch.empty_like(padded) for _ in range(self.size)] if self.rank == 0 else []
+        options = dist.GatherOptions()
+        options.rootRank = 0
+        self._run(self._backend.gather([rows] if rows else [], [padded], options), "collect a trace")
+        texts = [bytes(row[:length].numpy()) for row, length in zip(rows, lengths, strict=False)]
+        return [json.loads(zlib.decompress(each)) for each in texts]
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0, what: str = "a plan") -> None:
         """Send one rank's tensor to all others, in place."""

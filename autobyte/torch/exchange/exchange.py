@@ -125,7 +125,7 @@ class Exchange:
         self._devices = {name: parameter.device for name, parameter in parameters.items()}
         self._dtypes = {name: parameter.dtype for name, parameter in parameters.items()}
         self.marks = marks_of(buffers.streams, next(iter(self._devices.values())))
-        self._waits = Waits(self.marks)
+        self.waits = Waits(self.marks)
         self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
         self._mirrored = {name for name in parameters if name in mirrors}
         self._muted = False
@@ -340,11 +340,11 @@ class Exchange:
 
     def _wait(self, places: list[int]) -> None:
         """Let this thread wait for averages, or the model's stream."""
-        entered = self._waits.enter()
+        entered = self.waits.enter()
         with record_function(WAIT) if is_profiled() else nullcontext():
             self._session.wait(places)
             awaited = {event: None for place in places if (event := self._follow(place)) is not None}
-        self._waits.leave(entered, list(awaited))
+        self.waits.leave(entered, list(awaited))
 
     def _follow(self, place: int) -> Event | None:
         """Let the model's stream wait for an average."""
@@ -358,7 +358,7 @@ class Exchange:
     @property
     def exposed_s(self) -> float:
         """For how long the model's computing has stood still for averages, in all steps as far as is known (s)."""
-        return self._waits.total_s
+        return self.waits.total_s
 
     def left(self) -> None:
         """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
@@ -428,7 +428,7 @@ class Exchange:
                 "outside of torch.cuda.graph()"
             )
         joining = joined or self._listener.begins()
-        self._waits.read()
+        self.waits.read()
         self.left()
         before = self._session.plan
         self._session.begin(self.plan)

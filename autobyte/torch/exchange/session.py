@@ -71,7 +71,7 @@ class Session:
         if not self.runner.at_boundary:
             raise self._failure("a new step begins before the last one was ended")
         if plan is not self.plan:
-            self._finish()
+            self.finish()
             self.check()
             self.plan = plan
             self.runner.configure(plan)
@@ -244,7 +244,7 @@ class Session:
         """Tensors that only a device still waits for."""
         return {segment.tensor for block in self._engine.unfinished() for segment in block.segments}
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Wait until no block is under way, on a device either: before plans change, and at the end."""
         deadline = time.monotonic() + self.timeout_s
         while self._error is None and time.monotonic() < deadline:
@@ -262,7 +262,7 @@ class Session:
             whether nothing is under way.
         """
         if ended:
-            self._finish()
+            self.finish()
         over = self.runner.at_boundary and not self._engine.unfinished()
         self._engine.close()
         return over and self._error is None

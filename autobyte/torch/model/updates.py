@@ -35,6 +35,7 @@ from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import PendingClasses
 from autobyte.torch.model.reads import Reads
+from autobyte.torch.model.timeline import Timeline
 from autobyte.torch.model.times import LayerTimes
 
 log = logging.getLogger("autobyte")
@@ -98,6 +99,7 @@ class Updates:
         self._held = _Held()
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
+        self.timeline: Timeline | None = None  # is told of updates, while a trace is on
         self._due = 0  # layers whose update is due
         self._clipping = Clipping()
         self._reads = Reads()
@@ -235,6 +237,8 @@ class Updates:
             layers = [self._layers[first]]
             if not layers[0].due:  # another thread was faster
                 return
+            if self.timeline is not None:
+                self.timeline.take()
             try:
                 self._withdraw(layers[0])
                 self._keep(layers, left=self._due - 1)
@@ -252,6 +256,8 @@ class Updates:
                 if self._averages.failed and not self._averages.whole:
                     self._give_up()
                 raise
+            if self.timeline is not None:
+                self.timeline.taken()
             self._due -= len(layers)
             if not self._due:
                 self._former.forget()

@@ -121,6 +121,10 @@ class Online:
             self._follow(answer)
         self.restart()
 
+    def skip(self) -> None:
+        """Let the time since the last step count to none."""
+        self._last_s = time.perf_counter()
+
     def restart(self) -> None:
         """Begin a window, and forget what rank 0 was thinking: another config is in force."""
         if self.adviser is not None:
