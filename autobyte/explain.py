@@ -106,8 +106,8 @@ def _advice(job: TracedJob, part: Breakdown, exposed: float, idle: float) -> tup
         return "Nothing travels in this trace.", "Faster compute alone shortens the step."
     if exposed < HIDDEN and job.straggling >= STRAGGLES:
         return (
-            f"Its compute takes {job.straggling:.2g} × the median rank's, so the other ranks wait for it, and not for "
-            "the network.",
+            f"Its compute takes {job.straggling:.2g} × the median rank's, so the others wait for it, and not for the "
+            "network.",
             "Try an equal share of the work: the same batch and hardware on all ranks, or less on this one.",
         )
     if exposed < HIDDEN:
@@ -118,7 +118,7 @@ def _advice(job: TracedJob, part: Breakdown, exposed: float, idle: float) -> tup
     least_s = max(part.communication_s, part.compute_s)
     if ratio >= 1:
         return (
-            f"Communication takes {ratio:.2g} × compute, so no schedule of these bytes brings a step below "
+            f"Communication takes {ratio:.2g} × compute, so with these bytes no schedule brings a step below "
             f"{format_seconds(least_s)}.",
             _fewer_bytes(job),
         )

@@ -32,7 +32,7 @@ from autobyte.torch.model.timeline import Timeline
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop, zero
 from autobyte.torch.tuning.advice import Adviser
-from autobyte.torch.tuning.callback import Callback, WindowReport
+from autobyte.torch.tuning.callback import Callback
 from autobyte.torch.tuning.online import Online
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.report import Report, report_on
@@ -54,7 +54,8 @@ class On:
         config_file: makes the training use the config in a file; None leaves it.
         search: makes what searches for a config; None if nothing does.
         listeners: is told of the training's steps, and tells the parts that are made here.
-        drift, record, cross_step, verify_steps, on_window: as `DistributedOptimizer` has them.
+        drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
+        callback: is told of every window on rank 0.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class On:
         record: Path | str | None,
         cross_step: bool,
         verify_steps: int,
-        on_window: Callable[[WindowReport], object] | None = None,
+        callback: Callback | None = None,
     ) -> None:
         self._optimizer = optimizer
         self._model = model
@@ -85,7 +86,7 @@ class On:
         self._drift = drift
         self.training = connect()
         self._record = record
-        self._callback = None if on_window is None else Callback(on_window)
+        self._callback = callback
         self._search = None
         try:
             self.training.control.agree("policy= or tuner=", chooser)
@@ -482,7 +483,7 @@ class On:
     def _warn_untuned(self) -> None:
         self._untuned = f"{COMPILED}: pass in the model itself, and call what torch.compile(model) returns"
         if self.training.rank == 0 and (self._search is not None or self._callback is not None):
-            log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
+            log.warning("the model is compiled: nothing is planned or tuned, and on_window= and log_to= hear nothing")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
         self._calls.setdefault(module)

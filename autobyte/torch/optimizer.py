@@ -32,7 +32,8 @@ from autobyte.torch.off import Off
 from autobyte.torch.on import On
 from autobyte.torch.tracing.tracing import Tracing
 from autobyte.torch.tuning.advice import DRIFT
-from autobyte.torch.tuning.callback import WindowReport
+from autobyte.torch.tuning.callback import Callback, WindowReport
+from autobyte.torch.tuning.metrics import metrics
 from autobyte.torch.tuning.report import Report
 from autobyte.torch.tuning.search import Search, use_kept
 
@@ -83,6 +84,10 @@ class DistributedOptimizer(Optimizer, Joinable):
         on_window: called on rank 0 after every window of about ten steps, in the thread that trains, between two
             steps; other ranks do not wait, so it must not call anything collective. One that raises is not called
             again.
+        log_every: after so many steps, at the end of a window, rank 0 logs a line with the time of a step, exposed
+            communication and overlap; 0 logs none.
+        log_to: is told these numbers on rank 0 as often, or after every window: a TensorBoard `SummaryWriter`, a
+            function of values (a dictionary) and step, or `"wandb"`. Like `on_window`, it must not be collective.
         diagnostics: a folder in which each rank leaves a file when communication fails: the last blocks, the tensors
             that have not arrived, and where its threads are. The error names the file. True is a folder of the job in
             the temporary directory; None writes nothing.
@@ -119,6 +124,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         enabled: bool = True,
         verify_steps: int = 0,
         on_window: Callable[[WindowReport], object] | None = None,
+        log_every: int = 0,
+        log_to: object = None,
         diagnostics: Path | str | bool | None = True,
     ) -> None:
         Joinable.__init__(self)
@@ -129,6 +136,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         )
         if on_window is not None and not callable(on_window):
             raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
+        functions = metrics(every=log_every, target=log_to)
+        if on_window is not None:
+            functions["on_window="] = on_window
         check_diagnostics(diagnostics)
         check_space(space, tuner=tuner, policy=policy, config=config)
         self._optimizer = optimizer
@@ -177,7 +187,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             record=record,
             cross_step=cross_step,
             verify_steps=verify_steps,
-            on_window=on_window,
+            callback=Callback(functions) if functions else None,
         )
         self._made_in = os.getpid()
         _alive.add(self)

@@ -87,6 +87,19 @@ class Window:
         """The rank whose layers take longest."""
         return int((self.forward_s + self.backward_s).sum(axis=1).argmax())
 
+    @property
+    def slowest_exposed_s(self) -> float | None:
+        """Exposed communication of that rank in a step (s); None where it was not measured."""
+        return None if self.exposed_s is None else float(self.exposed_s[self.slowest])
+
+    @property
+    def overlap(self) -> float | None:
+        """Share of that rank's communication for which its model did not stand still; None where it is not known."""
+        busy_s = float(self.totals[self.slowest, 2]) / len(self.step_s)
+        if self.slowest_exposed_s is None or busy_s <= 0:
+            return None
+        return max(0.0, 1 - self.slowest_exposed_s / busy_s)
+
     def holds(self, now: "Window", drift: float = DRIFT) -> bool:
         """Whether a plan that was made from this window is still good in a new one.
 

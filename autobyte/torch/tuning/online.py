@@ -201,7 +201,17 @@ class Online:
         """The window for `on_window=`, which ended before a step."""
         best, best_s = adviser.fastest or (None, None)
         step_s = tuple(window.step_s.tolist())
-        return WindowReport(end - len(step_s), end - 1, window.config, step_s, adviser.state, best, best_s)
+        return WindowReport(
+            end - len(step_s),
+            end - 1,
+            window.config,
+            step_s,
+            adviser.state,
+            best,
+            best_s,
+            window.slowest_exposed_s,
+            window.overlap,
+        )
 
     def _measured(self) -> RankWindow:
         """This rank's window."""
