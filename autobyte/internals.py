@@ -384,7 +384,8 @@ def hook_first(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) ->
     `register_post_accumulate_grad_hook` has no `prepend`, as hooks of modules have.
     """
     handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-    parameter._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined]
+    with torch._C.DisableTorchFunctionSubclass():  # no update of the parameter is taken for that
+        parameter._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined]
     return handle
 
 

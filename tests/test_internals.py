@@ -414,3 +414,16 @@ def test_a_socket_that_another_thread_opens_meanwhile_is_not_gloos(monkeypatch: 
         each.close()
     assert len(ours) == 1, CHANGED + "gloo opens another number of sockets than one for each rank"
     assert not opened & ours
+
+
+def test_a_hook_can_come_before_those_that_are_there() -> None:
+    """Whoever times a gradient must hear of it first. `move_to_end` on torch's own dictionary of hooks does it."""
+    order: list[str] = []
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.register_post_accumulate_grad_hook(lambda _: order.append("theirs"))
+    handle = internals.hook_first(parameter, lambda _: order.append("first"))
+    parameter.sum().backward()
+    assert order == ["first", "theirs"], CHANGED + "hooks of a parameter are kept in another way"
+    handle.remove()
+    parameter.sum().backward()
+    assert order == ["first", "theirs", "theirs"]

@@ -166,13 +166,14 @@ class On:
         self._after_step()
         return None
 
-    def _step_at_once(self) -> None:
-        """Update all layers, from averages that are in place."""
+    def _step_at_once(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all layers, from averages that are in place or that the closure waits for."""
         if (timeline := self._updates.timeline) is not None:
             timeline.take()
-        self._optimizer.step()
+        loss = self._optimizer.step() if closure is None else self._optimizer.step(closure)
         if timeline is not None:
             timeline.taken()
+        return loss
 
     @property
     def _may_wait(self) -> bool:
@@ -264,7 +265,7 @@ class On:
         if type(self._optimizer) not in ELEMENTWISE:
             former.keep(parameter for group in self._optimizer.param_groups for parameter in group["params"])
         try:
-            loss = self._optimizer.step(torch.enable_grad()(self._averaged(closure)))
+            loss = self._step_at_once(torch.enable_grad()(self._averaged(closure)))
         except CommunicationError:
             former.bring_back()
             raise

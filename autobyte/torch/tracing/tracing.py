@@ -94,8 +94,8 @@ class Tracing:
         try:
             loss = self._mode.step(closure) if isinstance(self._mode, On) else self._step_off(self._mode, closure)
             self._after_step()
-        except CommunicationError as error:
-            self._give_up(f"communication failed ({error})")
+        except CommunicationError:
+            self._give_up("communication failed")
             raise
         return loss
 
@@ -203,6 +203,8 @@ class Tracing:
         """End the trace before its last step, with nobody's help: the first rank writes what it has itself."""
         if self._ended:
             return
+        if self._training is not None and self._training.exchange.failed:
+            why = "communication failed"  # in a forward or backward pass, say
         self._end()
         if not self._first:
             return
