@@ -120,7 +120,7 @@ def _advice(job: TracedJob, part: Breakdown, exposed: float, idle: float) -> tup
         return (
             f"Communication takes {ratio:.2g} × compute, so with these bytes no schedule brings a step below "
             f"{format_seconds(least_s)}.",
-            _fewer_bytes(job),
+            _fewer_bytes(job, 1 - least_s / part.step_s),
         )
     return (
         f"Communication takes {ratio:.2g} × compute, so a schedule may hide it: no step is below "
@@ -134,11 +134,17 @@ def _current(job: TracedJob) -> str:
     return "DDP" if job.about.get("policy") == "ddp" else "the config"
 
 
-def _fewer_bytes(job: TracedJob) -> str:
-    """What to try where the network limits."""
+def _fewer_bytes(job: TracedJob, gain: float) -> str:
+    """What to try where the network limits.
+
+    Args:
+        job: that was traced.
+        gain: share of a step that another schedule can gain at most.
+    """
+    first = f"policy='auto', which can gain {format_percent(gain)} at most, then " if gain >= HIDDEN else ""
     if job.about.get("wire_dtype") in (None, "float32", "float64"):
-        return "Try bf16 on the wire (wire_dtype='bf16'), which halves the bytes, or more backward passes per step."
-    return "Gradients travel in 16 bits already: try more backward passes per step, a larger batch, or faster links."
+        return f"Try {first}bf16 on the wire (wire_dtype='bf16'), which halves the bytes, or more backward passes per step."
+    return f"Try {first}more backward passes per step, a larger batch or faster links: gradients travel in 16 bits already."
 
 
 def _other_schedule(job: TracedJob) -> str:

@@ -385,7 +385,9 @@ def hook_first(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) ->
     """
     handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
     with torch._C.DisableTorchFunctionSubclass():  # no update of the parameter is taken for that
-        parameter._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined]
+        hooks = parameter._post_accumulate_grad_hooks
+    for key in [key for key in hooks if key != handle.id]:
+        hooks[key] = hooks.pop(key)  # autograd calls them in the order in which they were put in
     return handle
 
 

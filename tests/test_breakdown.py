@@ -6,7 +6,7 @@ from autobyte.breakdown import Breakdown, breakdown, mean
 
 
 def test_a_step_is_compute_exposed_communication_and_idle_time() -> None:
-    """Blocks travel from 2 to 6 and, one inside the other, from 7 to 9; the rank waits from 5 to 6 and from 8 to 10."""
+    """Blocks travel from 2 to 6, and two from 7 to 9; the rank waits from 5 to 6 and from 8 to 10."""
     part = breakdown((0, 12), [(0, 3), (3, 5), (6, 8)], [(5, 6), (8, 10)], [(2, 6), (7, 9), (7.5, 8.5)])
     assert (part.step_s, part.compute_s, part.exposed_s, part.idle_s) == (12, 7, 3, 2)
     assert (part.communication_s, part.overlapped_s) == (6, 4)

@@ -42,15 +42,22 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_where_the_network_limits_it_says_so_and_names_the_bytes(path: Path) -> None:
-    where, why, what = said(path, compute=100, exposed=50, wire=140, policy="bytescheduler")
+    where, why, what = said(path, compute=100, exposed=45, wire=140, policy="bytescheduler")
     assert where == (
-        "Rank 0, which computes longest, takes 150 ms a step: 66.7 % compute, 33.3 % exposed communication, 0.0 % idle; "
-        "64.3 % of its communication is hidden."
+        "Rank 0, which computes longest, takes 145 ms a step: 69.0 % compute, 31.0 % exposed communication, "
+        "0.0 % idle; 67.9 % of its communication is hidden."
     )
     assert why == "Communication takes 1.4 × compute, so with these bytes no schedule brings a step below 140 ms."
-    assert what.startswith("Try bf16 on the wire")
-    *_, what = said(path, compute=100, exposed=50, wire=140, wire_dtype="bfloat16")
-    assert what.startswith("Gradients travel in 16 bits already")
+    assert (
+        what == "Try bf16 on the wire (wire_dtype='bf16'), which halves the bytes, or more backward passes per step."
+    )
+    *_, what = said(path, compute=100, exposed=45, wire=140, wire_dtype="bfloat16")
+    assert (
+        what
+        == "Try more backward passes per step, a larger batch or faster links: gradients travel in 16 bits already."
+    )
+    *_, what = said(path, compute=100, exposed=100, wire=140)
+    assert what.startswith("Try policy='auto', which can gain 30.0 % at most, then bf16 on the wire")
 
 
 def test_where_a_schedule_can_help_it_names_one(path: Path) -> None:
@@ -138,3 +145,13 @@ def test_a_simulated_trace_is_explained_likewise(path: Path, capsys: pytest.Capt
     assert "exposed communication" in capsys.readouterr().out
     about = read_trace(path).about
     assert (about["what"], about["model"], about["workers"]) == ("simulated", "alexnet", 2)
+
+
+def test_the_listing_in_the_page_is_what_is_said(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "trace.md").read_text()
+    words = next(line for line in page.splitlines() if line.startswith("autobyte simulate")).split()
+    words[words.index("simulated.json")] = str(path)
+    assert run(words[1:]) == 0
+    capsys.readouterr()
+    assert run(["explain", str(path)]) == 0
+    assert "```text\n" + capsys.readouterr().out + "```" in page

@@ -417,7 +417,7 @@ def test_a_socket_that_another_thread_opens_meanwhile_is_not_gloos(monkeypatch: 
 
 
 def test_a_hook_can_come_before_those_that_are_there() -> None:
-    """Whoever times a gradient must hear of it first. `move_to_end` on torch's own dictionary of hooks does it."""
+    """Whoever times a gradient must hear of it first. Autograd calls hooks in the order of torch's dictionary."""
     order: list[str] = []
     parameter = nn.Parameter(torch.ones(2))
     parameter.register_post_accumulate_grad_hook(lambda _: order.append("theirs"))

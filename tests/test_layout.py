@@ -22,6 +22,7 @@ COVERED_BY = {
     "comparison/panels/regret.py comparison/title.py",
     "comparison/test_policies.py": "cli/policies.py simulator/choose.py",
     "features/test_features.py": "features/*",
+    "test_explain.py": "cli/explain.py",
     "integrations/test_lightning.py": "integrations/closures.py",
     "models/test_models.py": "models/network.py models/ops.py models/profile.py models/roofline.py "
     "models/transformers.py models/vision.py",

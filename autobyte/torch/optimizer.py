@@ -387,7 +387,7 @@ class DistributedOptimizer(Optimizer, Joinable):
 
         self._made_in = os.getpid()
         _alive.add(self)  # so that a script which ends before has written what there is
-        self._mode = Tracing(mode, self._model, steps=steps, path=Path(path), first=first, over=over)
+        self._mode = Tracing(mode, self._model, steps=steps, path=Path(path).absolute(), first=first, over=over)
 
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""

@@ -25,8 +25,9 @@ def test_the_offset_is_within_its_error() -> None:
 
 def test_a_late_message_makes_no_error_if_one_was_fast() -> None:
     sent_s = np.array([[0.0, 0.0], [1.0, 1.0]])
-    came_s = sent_s + [[1e-4, 1e-4], [0.5, 0.9]]
-    assert offsets(sent_s + [0, 7], came_s + [0, 7])[1] == ClockOffset(8.9, pytest.approx(7), pytest.approx(1e-4))
+    came_s = sent_s + np.array([[1e-4, 1e-4], [0.5, 0.9]])
+    apart = np.array([0, 7])
+    assert offsets(sent_s + apart, came_s + apart)[1] == ClockOffset(8.9, pytest.approx(7), pytest.approx(1e-4))
 
 
 def test_clocks_drift_evenly_between_two_measurements() -> None:
