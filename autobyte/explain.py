@@ -142,9 +142,10 @@ def _fewer_bytes(job: TracedJob, gain: float) -> str:
         gain: share of a step that another schedule can gain at most.
     """
     first = f"policy='auto', which can gain {format_percent(gain)} at most, then " if gain >= HIDDEN else ""
+    passes = "more backward passes per step"
     if job.about.get("wire_dtype") in (None, "float32", "float64"):
-        return f"Try {first}bf16 on the wire (wire_dtype='bf16'), which halves the bytes, or more backward passes per step."
-    return f"Try {first}more backward passes per step, a larger batch or faster links: gradients travel in 16 bits already."
+        return f"Try {first}bf16 on the wire (wire_dtype='bf16'), which halves the bytes, or {passes}."
+    return f"Try {first}{passes}, a larger batch or faster links: gradients travel in 16 bits already."
 
 
 def _other_schedule(job: TracedJob) -> str:

@@ -112,7 +112,7 @@ class Trace:
                 yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}}
 
     def _steps(self) -> Iterator[dict[str, Any]]:
-        rows = [_Rows(spans) for spans in (self.spans, self.waits, [_travelling(block) for block in self.blocks])]
+        rows = [_ByTime(spans) for spans in (self.spans, self.waits, [_travelling(block) for block in self.blocks])]
         for span in self.steps:
             whole = span.start_s, span.stop_s
             parts = breakdown(whole, *(row.near(span.rank, whole) for row in rows))
@@ -273,7 +273,7 @@ class Measurement:
 _LANES = {"step": 0, "compute": 1, "wait": 2, "queue": 3, "network": 4}
 
 
-class _Rows:
+class _ByTime:
     """When a rank did something, to be found by time."""
 
     def __init__(self, spans: Iterable[Span]) -> None:

@@ -28,7 +28,7 @@ from autobyte.torch.model.clipping import Clipping, check_finite
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
-from autobyte.torch.model.timeline import Timeline
+from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop, zero
 from autobyte.torch.tuning.advice import Adviser
@@ -379,7 +379,7 @@ class On:
         tuner = self._search.tuner if self._search is not None else None
         return report_on(self.training, adviser, tuner=tuner, default=self._default, untuned=self._untuned)
 
-    def record(self, timeline: Timeline | None, trace: Trace | None) -> None:
+    def record(self, timeline: TrainingTimeline | None, trace: Trace | None) -> None:
         """Tell a timeline of waits and updates, and a trace of blocks, from now on; None tells nobody.
 
         The time since the last step counts to no window.

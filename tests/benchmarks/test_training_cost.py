@@ -31,7 +31,7 @@ from autobyte.torch.exchange import control, engines
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.marks import HostMarks
 from autobyte.torch.model.pending import PendingClasses
-from autobyte.torch.model.timeline import Timeline
+from autobyte.torch.model.timeline import TrainingTimeline
 
 
 def deep(layers: int = 50, width: int = 256) -> nn.Sequential:
@@ -286,7 +286,7 @@ def _notes_s() -> float:
     turns = []
     for _ in range(20):
         without_s = passes()
-        timeline = Timeline(model, HostMarks())
+        timeline = TrainingTimeline(model, HostMarks())
         timeline.begin()
         turns.append(passes() - without_s)
         timeline.end()

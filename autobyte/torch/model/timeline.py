@@ -18,7 +18,7 @@ from autobyte.torch.model.marks import Mark, Marks
 NONE = -1  # no layer
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What has happened."""
 
     STEP = 0  # a step begins, and the one before is over
@@ -32,7 +32,7 @@ class Kind(IntEnum):
 
 
 #: An event, the layer or the step that it is of, and its mark; of a wait, a list of marks.
-Noted = tuple[Kind, int, Any]
+Noted = tuple[EventKind, int, Any]
 
 
 class Activity(NamedTuple):
@@ -52,7 +52,7 @@ class Activity(NamedTuple):
     stop_s: float
 
 
-class Timeline:
+class TrainingTimeline:
     """Notes what the thread that trains does, from `begin` on until `end`.
 
     A layer is a module that owns parameters. Its forward time runs from its call, when its parameters are updated, to
@@ -74,19 +74,21 @@ class Timeline:
     def begin(self) -> None:
         """Hook into the model."""
         model = self._model
-        self.handles.append(model.register_forward_pre_hook(Hook(self._noting(Kind.MODEL)), prepend=True))
+        self.handles.append(model.register_forward_pre_hook(Hook(self._noting(EventKind.MODEL)), prepend=True))
         places: dict[nn.Parameter, int] = {}
         for name, module in model.named_modules():
             owned = list(module.parameters(recurse=False))
             if not owned:
                 continue
-            note = self._noting(Kind.LAYER, len(self.layers))
+            note = self._noting(EventKind.LAYER, len(self.layers))
             places |= {parameter: len(self.layers) for parameter in owned if parameter not in places}
             self.handles.append(module.register_forward_pre_hook(Hook(note)))
             self.layers.append(name or type(module).__name__)
-        self.handles.append(model.register_forward_hook(Hook(self._noting(Kind.RETURNED))))
+        self.handles.append(model.register_forward_hook(Hook(self._noting(EventKind.RETURNED))))
         trained = ((parameter, index) for parameter, index in places.items() if parameter.requires_grad)
-        self.handles += [hook_first(parameter, self._noting(Kind.GRADIENT, index)) for parameter, index in trained]
+        self.handles += [
+            hook_first(parameter, self._noting(EventKind.GRADIENT, index)) for parameter, index in trained
+        ]
 
     def end(self) -> None:
         """Take the hooks away."""
@@ -95,21 +97,21 @@ class Timeline:
 
     def step(self, number: int) -> None:
         """A step begins, and the one before is over."""
-        self.events.append((Kind.STEP, number, self._now()))
+        self.events.append((EventKind.STEP, number, self._now()))
 
     def wait(self, marks: list[Mark]) -> None:
         """A wait is over: when computing came to it, and when what it waited for was there."""
-        self.events.append((Kind.WAIT, NONE, marks))
+        self.events.append((EventKind.WAIT, NONE, marks))
 
     def take(self) -> None:
         """An update begins; it may wait for averages."""
-        self.events.append((Kind.TAKE, NONE, self._now()))
+        self.events.append((EventKind.TAKE, NONE, self._now()))
 
     def taken(self) -> None:
         """It is over."""
-        self.events.append((Kind.TAKEN, NONE, self._now()))
+        self.events.append((EventKind.TAKEN, NONE, self._now()))
 
-    def _noting(self, kind: Kind, index: int = NONE) -> Callable[..., None]:
+    def _noting(self, kind: EventKind, index: int = NONE) -> Callable[..., None]:
         append, now = self.events.append, self._now
 
         def note(*_: object) -> None:
@@ -122,7 +124,7 @@ def marks_in(events: Sequence[Noted]) -> list[Mark]:
     """All marks of events, in their order."""
     flat: list[Mark] = []
     for kind, _, mark in events:
-        if kind is Kind.WAIT:
+        if kind is EventKind.WAIT:
             flat += mark
         else:
             flat.append(mark)
@@ -138,7 +140,7 @@ def activities(events: Sequence[Noted], times: Sequence[float]) -> list[Activity
     """
     spans, told = _Spans(), iter(times)
     for kind, index, mark in events:
-        spans.read(kind, index, [next(told) for _ in (mark if kind is Kind.WAIT else (mark,))])
+        spans.read(kind, index, [next(told) for _ in (mark if kind is EventKind.WAIT else (mark,))])
     return spans.found
 
 
@@ -155,36 +157,36 @@ class _Spans:
         self._pending: list[tuple[float, float]] = []  # backward, if a gradient follows
         self._unnamed: list[int] = []  # places of spans whose layer is not known yet
 
-    def read(self, kind: Kind, index: int, at_s: Sequence[float]) -> None:
+    def read(self, kind: EventKind, index: int, at_s: Sequence[float]) -> None:
         """The next event."""
         now_s = max(at_s[0], self._last_s)
-        if kind is Kind.LAYER:
+        if kind is EventKind.LAYER:
             if not self._backward:  # else it computes again, for the backward pass
                 self._enter(index, now_s)
-        elif kind is Kind.GRADIENT:
+        elif kind is EventKind.GRADIENT:
             self._complete(index, now_s)
         else:
             self._close(now_s)
-            if kind is Kind.WAIT:
+            if kind is EventKind.WAIT:
                 self._last_s = max(now_s, *at_s[1:])
                 self._add("wait", NONE, now_s, self._last_s)
-            elif kind is Kind.TAKE:
+            elif kind is EventKind.TAKE:
                 self._outside.append(self._now)
                 self._now = "update", NONE
-            elif kind is Kind.TAKEN:
+            elif kind is EventKind.TAKEN:
                 phase, _ = self._outside.pop() if self._outside else ("", NONE)
                 self._now = phase, NONE  # of the layer that is called now
             else:
                 self._turn(kind, index, now_s)
 
-    def _turn(self, kind: Kind, index: int, now_s: float) -> None:
+    def _turn(self, kind: EventKind, index: int, now_s: float) -> None:
         """A pass or a step begins or ends."""
         self._pending.clear()
-        self._backward = kind is Kind.RETURNED
-        self._now = ("forward", NONE) if kind is Kind.MODEL else ("", NONE)
-        if kind is not Kind.MODEL:
+        self._backward = kind is EventKind.RETURNED
+        self._now = ("forward", NONE) if kind is EventKind.MODEL else ("", NONE)
+        if kind is not EventKind.MODEL:
             self._unnamed.clear()
-        if kind is Kind.STEP:
+        if kind is EventKind.STEP:
             self._outside.clear()
             if self._step is not None:
                 self.found.append(Activity("step", NONE, self._step, self._began_s, now_s))

@@ -35,7 +35,7 @@ from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import PendingClasses
 from autobyte.torch.model.reads import Reads
-from autobyte.torch.model.timeline import Timeline
+from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
 
 log = logging.getLogger("autobyte")
@@ -99,7 +99,7 @@ class Updates:
         self._held = _Held()
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
-        self.timeline: Timeline | None = None  # is told of updates, while a trace is on
+        self.timeline: TrainingTimeline | None = None  # is told of updates, while a trace is on
         self._due = 0  # layers whose update is due
         self._clipping = Clipping()
         self._reads = Reads()

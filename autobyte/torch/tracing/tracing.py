@@ -15,7 +15,7 @@ from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.marks import marks_of
-from autobyte.torch.model.timeline import Timeline, activities, marks_in
+from autobyte.torch.model.timeline import TrainingTimeline, activities, marks_in
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
 from autobyte.torch.tracing.clocks import ClockOffset, as_first_ranks, measure
@@ -73,7 +73,7 @@ class Tracing:
             self._offsets.append(measure(self._training.control))
         self._blocks = Trace()
         self._marks = self._marks_of(model)
-        self._timeline = Timeline(model, self._marks)
+        self._timeline = TrainingTimeline(model, self._marks)
         self._anchor_s, self._anchor = self._anchored()
         self._timeline.begin()
         if isinstance(mode, On):
