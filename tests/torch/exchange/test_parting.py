@@ -77,6 +77,7 @@ def test_a_thread_that_waits_for_a_stopped_store_is_back_before_the_process_ends
         assert asking.stdout is not None
         assert asking.stdout.readline() == "ready\n"
         os.kill(host.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, host.pid, os.WSTOPPED)  # all of its threads: the store's own may answer until then
         began = time.monotonic()
         said, _ = asking.communicate("go on\n", timeout=60)
         host.kill()
