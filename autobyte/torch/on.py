@@ -532,8 +532,8 @@ class On:
         progress = self.training.progress
 
         def evaluate() -> Any:
+            progress.outdate()  # before the closure, which may wait for averages itself, to clip them
             loss = closure()
-            progress.outdate()
             self.synchronize()
             progress.take()
             return loss if progress.joining else self._mean(loss)

@@ -220,6 +220,29 @@ def _joined(rank: int) -> None:
     optimizer.close()
 
 
+def test_what_a_closure_clips_travels_once() -> None:
+    on_ranks(_closure, 2)
+
+
+def _closure(rank: int) -> None:
+    module = make_mlp()
+    _, optimizer = with_ab(module, torch.optim.LBFGS(module.parameters(), max_iter=3))
+    evaluated = 0
+
+    def evaluate() -> Tensor:
+        nonlocal evaluated
+        evaluated += 1
+        optimizer.zero_grad()
+        loss = module(rows(rank, 0, 5, 12)).square().mean()
+        loss.backward()
+        optimizer.clip_grad_norm_(0.05)
+        return loss
+
+    optimizer.step(evaluate)
+    assert optimizer.training.exchange.steps == evaluated > 1
+    optimizer.close()
+
+
 def test_another_norm_is_measured_when_no_rank_is_without_inputs() -> None:
     on_ranks(_joined_and_changed, 2)
 
