@@ -1,14 +1,15 @@
-"""One rank of `run.py`: times steps of hybrid sharding under one arm after the other.
+"""One rank of `run.py`: times steps of hybrid sharding, with one way to average over replicas after the other.
 
     python tools/hsdp/rank.py SPEC.json
 
-Rank 0 appends one line of JSON for each arm to the spec's `out`, as soon as it is measured.
+Rank 0 appends a line of JSON to the spec's `out` as soon as an arm is measured.
 """
 
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -18,88 +19,125 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from replicas import TIMEOUT, Replicas, Unit, job_of, shard, units
-from torch import nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import autobyte.torch as ab
 from autobyte.bench.cell import timed
+from autobyte.bound import bound_s
 from autobyte.config import Config
-from autobyte.job import Layer, Model
+from autobyte.job import Job, Layer, Model
 from autobyte.models import find
 from autobyte.scheduler.plan import Overlap, Plan
-from autobyte.scheduler.policies import make_plan
 from autobyte.torch.model.planning import agreed_plan, planned_order, priced
+from autobyte.torch.profiling.emulate import EmulatedModel
 from autobyte.torch.tuning.costs import BESIDES_S
 
-Step = Callable[[], None]
+UNREDUCED, OWN = "no all-reduce", "FSDP2 on gloo"
+WHOLE, BLOCKS = "units in turn", "blocks"
+ACROSS = ", across the step"
+ARMS = (UNREDUCED, OWN, WHOLE, BLOCKS, WHOLE + ACROSS, BLOCKS + ACROSS)
+EMBEDDINGS, LAST = ("wte", "wpe"), 11  # block of GPT-2 small
 
-WHOLE = Config(1, 1, "wfbp")  # a block per unit, in the order of the backward pass
-#: How gradients are averaged over replicas: what runs, and whether a unit's update waits for its next forward pass.
-ARMS = {
-    "no all-reduce": "none",
-    "FSDP2 on gloo": "own",
-    "units in turn": "whole",
-    "blocks": "blocks",
-    "units in turn, across the step": "whole crossing",
-    "blocks, across the step": "blocks crossing",
-}
+Spec = dict[str, Any]
+
+
+def main(spec: Spec) -> None:
+    """Measure all arms at all ratios of communication to compute."""
+    mesh = init_device_mesh("cpu", (spec["replicas"], spec["shards"]), mesh_dim_names=("replicate", "shard"))
+    whole = by_unit(find(spec["model"]))
+    whole = whole.scaled(size=spec["nbytes"] / (4 * whole.parameters))
+    wire_s = 4 * whole.parameters / spec["payload"]
+    for ratio in spec["ratios"]:
+        model = whole.scaled(time=wire_s / ratio / whole.compute_s)
+        expected: list[Tensor] = []
+        for arm in ARMS:
+            row, parameters = measure(model, mesh, arm, spec)
+            if arm == OWN:
+                expected = parameters
+            elif arm != UNREDUCED:
+                row["equal"] = all(map(torch.equal, parameters, expected))
+            facts = {"ratio": ratio, "arm": arm, "wire_s": wire_s, "compute_s": model.compute_s}
+            if dist.get_rank() == 0:
+                with Path(spec["out"]).open("a", encoding="utf-8") as out:
+                    out.write(json.dumps(facts | row) + "\n")
 
 
 def by_unit(model: Model) -> Model:
-    """The model with a layer for every unit that FSDP2 is usually given: embeddings, each block, the head."""
+    """GPT-2 with a layer for each unit: the embeddings, and every block, the head with the last of them."""
 
-    def unit(layer: Layer) -> str:
-        *_, name = layer.name.split(".h.")
-        return name.split(".")[0] if ".h." in layer.name else ("head" if "embedded" in seen else "embeddings")
+    def block(layer: Layer) -> int:
+        found = re.search(r"\.h\.(\d+)\.", layer.name)
+        return int(found[1]) if found else -1 if layer.name.endswith(EMBEDDINGS) else LAST
 
-    seen: set[str] = set()
-    merged = []
-    for name, group in groupby(model.layers, lambda layer: unit(layer)):
+    rows = []
+    for number, group in groupby(model.layers, block):
         layers = list(group)
-        if name.isdigit():
-            seen.add("embedded")
-        merged.append((name, layers))
-    rows = [
-        (
-            name,
-            [(tensor.name, tensor.numel) for layer in layers for tensor in layer.tensors],
-            sum(layer.forward_s for layer in layers),
-            sum(layer.backward_s for layer in layers),
+        tensors = [(tensor.name, tensor.numel) for layer in layers for tensor in layer.tensors]
+        rows.append(
+            (f"unit {number}", tensors, sum(one.forward_s for one in layers), sum(one.backward_s for one in layers))
         )
-        for name, layers in merged
-    ]
     return Model.build(model.name, rows, batch_size=model.batch_size)
 
 
-def main(spec_path: str) -> None:
-    """Measure every arm at every ratio of communication to compute."""
-    spec = json.loads(Path(spec_path).read_text())
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=TIMEOUT)
-    mesh = init_device_mesh("cpu", (spec["replicas"], spec["shards"]), mesh_dim_names=("replicate", "shard"))
-    whole = by_unit(find(spec["model"]))
-    sized = whole.scaled(size=spec["nbytes"] / (4 * whole.parameters))
-    for number in range(spec["rounds"]):
-        for ratio in spec["ratios"]:
-            model = sized.scaled(time=spec["nbytes"] / spec["payload"] / ratio / sized.compute_s)
-            expected: list[torch.Tensor] = []
-            for arm in spec["arms"]:
-                with training(model, mesh, arm, spec) as (step, emulated, facts):
-                    measured = timed(step, warmup=spec["warmup"], steps=spec["steps"])
-                    facts(spec["warmup"] + spec["steps"])
-                    row = {"round": number, "ratio": ratio, "arm": arm, **measured, **facts.found}
-                parameters = [parameter.to_local().detach().clone() for parameter in emulated.parameters()]
-                if arm == "FSDP2 on gloo":
-                    expected = parameters
-                elif arm != "no all-reduce" and expected:
-                    row["equal"] = all(map(torch.equal, parameters, expected))
-                if dist.get_rank() == 0:
-                    with Path(spec["out"]).open("a", encoding="utf-8") as out:
-                        out.write(json.dumps(row) + "\n")
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # gloo's threads of the arms before are left behind
+def measure(model: Model, mesh: DeviceMesh, arm: str, spec: Spec) -> tuple[dict[str, Any], list[Tensor]]:
+    """Step times of an arm, and this rank's shards of the parameters after all of its steps."""
+    emulated = ab.emulate(model)
+    for layer in emulated.layers:
+        for gradient in layer.gradients:
+            gradient.copy_(torch.arange(gradient.numel()) % 7 + dist.get_rank())
+    sharded = mesh if arm == OWN else mesh["shard"]
+    shard(emulated, emulated.layers, sharded, reshard_after_forward=False, ignored_params={emulated.signal})
+    held = units(emulated)
+    job = job_of(held, mesh, times=list(zip(model.forward_s.tolist(), model.backward_s.tolist(), strict=True)))
+    job = priced(job, bytes_per_s=spec["payload"] / spec["shards"], per_block_s=BESIDES_S)
+    row: dict[str, Any] = {"bound_s": bound_s(job)}
+    if arm in (UNREDUCED, OWN):
+        optimizer = sgd(list(emulated.parameters()))
+        row |= timed(lambda: train(emulated, optimizer), warmup=spec["warmup"], steps=spec["steps"])
+    else:
+        with averaging(held, mesh, plan_of(job, arm, spec), crosses=arm.endswith(ACROSS)) as replicas:
+            row |= timed(lambda: train(emulated, replicas), warmup=spec["warmup"], steps=spec["steps"])
+            row["waited_s"] = replicas.waited_s / (spec["warmup"] + spec["steps"])
+    return row, [parameter.to_local().detach().clone() for unit in held for parameter in unit.parameters]
+
+
+def plan_of(job: Job, arm: str, spec: Spec) -> Plan:
+    """Whole units one at a time, as a stream has collectives; or blocks, the most urgent first, in a window."""
+    config = Config(spec["partition_bytes"], spec["credit_bytes"])
+    if arm.startswith(WHOLE):
+        return replace(agreed_plan(job, Config(1, 1, "wfbp")), credit_bytes=1)
+    plan = agreed_plan(job, config, planned_order(job, config))
+    return plan if arm.endswith(ACROSS) else replace(plan, overlap=Overlap.BACKWARD)
+
+
+@contextmanager
+def averaging(held: list[Unit], mesh: DeviceMesh, plan: Plan, *, crosses: bool) -> Iterator[Replicas]:
+    """Replicas, until the last update is done."""
+    replicas = Replicas(held, mesh, plan, sgd, crosses=crosses)
+    try:
+        yield replicas
+    finally:
+        replicas.close()
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    """The optimizer of all arms."""
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def train(model: EmulatedModel, optimizer: torch.optim.Optimizer | Replicas) -> None:
+    """Take a step."""
+    model(torch.zeros(1)).backward()
+    optimizer.step()
+    if isinstance(optimizer, torch.optim.Optimizer):
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # what gloo's threads hold is not waited for

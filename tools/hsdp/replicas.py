@@ -1,8 +1,8 @@
 """Hybrid sharding whose sums between replicas travel in blocks: a prototype on FSDP2, for CPUs and gloo.
 
-The model is sharded over the ranks of one replica, and FSDP2 reduce-scatters within it. Its all-reduce hook then hands
-a unit's sums to AutoByte's core, which sends them to the other replicas. A *unit* is a module that FSDP2 gathers and
-reduces as a whole.
+The model is sharded over the ranks of one replica, and FSDP2 reduce-scatters within it. Its all-reduce hook then
+hands a unit's sums to AutoByte's core, which sends them to the other replicas. A *unit* is a module that FSDP2
+gathers and reduces as a whole.
 
     model = shard(make_model(), layers, mesh["shard"])
     replicas = Replicas(units(model), mesh, plan_of, optimizer, crosses=True)
@@ -53,7 +53,7 @@ class Unit:
 def shard(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh, **options: Any) -> nn.Module:
     """Shard layers as units of their own, and whatever else the model holds as one more."""
     for layer in layers:
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, **options)
     return fully_shard(model, mesh=mesh, **options)
 
 
@@ -174,7 +174,9 @@ class Replicas:
         if self._error is not None:
             raise RuntimeError(f"unit '{self._units[index].name}' has not arrived: {self._error}") from self._error
         if not over:
-            raise RuntimeError(f"unit '{self._units[index].name}' did not arrive within {TIMEOUT.total_seconds():g} s")
+            raise RuntimeError(
+                f"unit '{self._units[index].name}' did not arrive within {TIMEOUT.total_seconds():g} s"
+            )
 
     def _on_arrived(self, index: int) -> None:
         with self._changed:
@@ -187,9 +189,7 @@ class Replicas:
             self._changed.notify_all()
 
 
-def job_of(
-    held: Sequence[Unit], mesh: DeviceMesh, *, times: Sequence[tuple[float, float]] | None = None
-) -> Job:
+def job_of(held: Sequence[Unit], mesh: DeviceMesh, *, times: Sequence[tuple[float, float]] | None = None) -> Job:
     """What the replicas of a shard exchange: a layer per unit, with its times of forward and backward pass (s)."""
     ranks = mesh["shard"].size()
     times = times or [(0.0, 0.0)] * len(held)

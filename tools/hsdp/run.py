@@ -1,0 +1,107 @@
+"""Hybrid sharding on two hosts: how replicas' gradients are averaged over the slow link between them.
+
+    python tools/hsdp/run.py --real-time    # docs/data/hsdp/steps.json; 5 minutes, root and an idle machine
+    python tools/hsdp/run.py --table        # prints the table of what was measured
+
+Two emulated hosts of two ranks each: a replica is a host, and is sharded over its two ranks. Their traffic stays on
+the host, and only sums between replicas use the shaped link. Compute is emulated by sleeping. A step is the slowest
+rank's; the table has medians.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from autobyte.bench.priority import undisturbed
+from autobyte.cli.console import progress
+from autobyte.testbed import Testbed
+from autobyte.testbed.hosts import PAYLOAD
+from autobyte.testbed.load import MOST_CORES, OtherLoad
+
+HERE = Path(__file__).parent
+OUT = HERE.parent.parent / "docs" / "data" / "hsdp" / "steps.json"
+RATE = 125e6 / 8  # of the link, nominal (bytes/s)
+SETTINGS = {
+    "model": "gpt2",
+    "nbytes": 12_000_000,  # of all gradients
+    "replicas": 2,
+    "shards": 2,
+    "ratios": [0.5, 1.0, 2.0],  # communication ÷ compute
+    "partition_bytes": 262_144,
+    "credit_bytes": 1_048_576,
+    "warmup": 2,
+    "steps": 6,
+}
+ARMS = 6
+LIMIT_S = 600.0
+
+
+def main() -> None:
+    """Measure and write, or print what was written."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument("--real-time", action="store_true", help="ranks get real-time priority")
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    if not given.table:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps(measure(real_time=given.real_time), indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(table(json.loads(given.out.read_text(encoding="utf-8"))) + "\n")
+
+
+def measure(*, real_time: bool) -> dict[str, Any]:
+    """Run all arms on two hosts; what was set, the machine's other load, and a row for every arm."""
+    with TemporaryDirectory() as folder, progress("hybrid sharding") as shown:
+        spec, out = Path(folder) / "spec.json", Path(folder) / "rows.jsonl"
+        settings = SETTINGS | {"payload": RATE * PAYLOAD}
+        spec.write_text(json.dumps(settings | {"out": str(out)}), encoding="utf-8")
+        out.touch()
+        total = ARMS * len(SETTINGS["ratios"])
+        command = [sys.executable, str(HERE / "rank.py"), str(spec)]
+        with (
+            undisturbed() if real_time else nullcontext(False) as raised,
+            OtherLoad() as others,
+            Testbed(SETTINGS["replicas"], rate=RATE) as testbed,
+            testbed.start(command, per_host=SETTINGS["shards"]) as launch,
+        ):
+            launch.wait(timeout_s=LIMIT_S, meanwhile=lambda: shown(len(out.read_text().splitlines()), total, ""))
+        rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    facts = {"what": "emulated", "torch": torch.__version__, "rate": RATE, "real_time": raised}
+    return facts | {"other_cores": round(others.cores, 2), **settings, "rows": rows}
+
+
+def table(measured: dict[str, Any]) -> str:
+    """Step times in ms, a row for each arm, as Markdown."""
+    ratios, rows = measured["ratios"], measured["rows"]
+    lines = [["communication ÷ compute", *(f"{ratio:g}" for ratio in ratios)], ["---"] * (1 + len(ratios))]
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        lines.append([arm, *(_cell(row for row in rows if (row["arm"], row["ratio"]) == (arm, r)) for r in ratios)])
+    for what, name in (("compute_s", "compute"), ("wire_s", "communication"), ("bound_s", "bound")):
+        found = [next(row[what] for row in rows if row["ratio"] == ratio) for ratio in ratios]
+        lines.append([name, *(f"{1e3 * value:.0f}" for value in found)])
+    busy = "" if measured["other_cores"] <= MOST_CORES else " (busy: measure again)"
+    unequal = [row["arm"] for row in rows if row.get("equal") is False]
+    lines = ["| " + " | ".join(line) + " |" for line in lines]
+    lines += [
+        "",
+        f"Others used {measured['other_cores']:g} cores{busy}. Real-time priority: {measured['real_time']}.",
+    ]
+    lines += [f"Parameters differ from FSDP2's: {unequal or 'never'}."]
+    return "\n".join(lines)
+
+
+def _cell(rows: Iterable[dict[str, Any]]) -> str:
+    steps = [1e3 * step for row in rows for step in row["steps_s"]]
+    return f"{statistics.median(steps):.0f}"
+
+
+if __name__ == "__main__":
+    main()
