@@ -1,4 +1,4 @@
-"""The prototype of hybrid sharding: the same parameters as FSDP2's own, whatever crosses the step."""
+"""The prototype of hybrid sharding: the same parameters as FSDP2's own, whether updates cross the step or not."""
 
 import importlib.util
 import sys
@@ -16,8 +16,8 @@ from autobyte.config import Config
 from autobyte.torch.model.planning import agreed_plan
 
 STEPS = 4
-TOOL = Path(__file__).parent.parent / "tools" / "hsdp" / "replicas.py"
 SIZES = [(5, 7), (7, 4), (4, 9), (9, 3)]  # rows that two ranks cannot halve are among them
+TOOL = Path(__file__).parent.parent / "tools" / "hsdp" / "replicas.py"
 
 
 def prototype() -> ModuleType:
@@ -35,6 +35,7 @@ class Tailed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.layers = nn.Sequential(*(nn.Linear(*size) for size in SIZES))
         self.tail = nn.Linear(3, 2)
 
@@ -42,58 +43,76 @@ class Tailed(nn.Module):
         return self.tail(self.layers(inputs))
 
 
-def make(mesh: DeviceMesh) -> nn.Module:
-    torch.manual_seed(0)
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def sharded(mesh: DeviceMesh) -> nn.Module:
     model = Tailed()
     return prototype().shard(model, model.layers, mesh)
 
 
-def train(model: nn.Module, rank: int, step: object) -> None:
-    for number in range(STEPS):
-        generator = torch.Generator().manual_seed(10 * number + rank)
-        model(torch.randn(6, 5, generator=generator)).pow(2).mean().backward()
-        step()
-
-
-def sgd(parameters: object) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+def backward(model: nn.Module, rank: int, step: int) -> None:
+    inputs = torch.randn(6, 5, generator=torch.Generator().manual_seed(10 * step + rank))
+    model(inputs).pow(2).mean().backward()
 
 
 def whole(model: nn.Module) -> list[Any]:
     return [parameter.full_tensor().tolist() for parameter in model.parameters()]
 
 
-def mesh_of(shape: tuple[int, int]) -> DeviceMesh:
-    return init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
-
-
-def own(rank: int, shape: tuple[int, int]) -> list[Any]:
-    """Train with FSDP2's own all-reduce."""
-    model = make(mesh_of(shape))
-    optimizer = sgd(model.parameters())
-
-    def step() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    train(model, rank, step)
-    return whole(model)
-
-
-def in_blocks(rank: int, shape: tuple[int, int], crosses: bool) -> list[Any]:
-    """Train with blocks of at most 10 elements, three in flight."""
-    mesh, module = mesh_of(shape), prototype()
-    model = make(mesh["shard"])
+def replicas_of(model: nn.Module, mesh: DeviceMesh, *, crosses: bool) -> Any:
+    """Blocks of at most 10 elements, three in flight."""
+    module = prototype()
     held = module.units(model)
     plan = agreed_plan(module.job_of(held, mesh), Config(40, 120))
     assert len(plan.tiling) > 2 * len(held)
-    replicas = module.Replicas(held, mesh, plan, sgd, crosses=crosses)
-    train(model, rank, replicas.step)
+    return module.Replicas(held, mesh, plan, sgd, crosses=crosses)
+
+
+def by_fsdp2(rank: int, mesh: DeviceMesh) -> list[Any]:
+    """Parameters after a training with FSDP2's own all-reduce."""
+    model = sharded(mesh)
+    optimizer = sgd(model.parameters())
+    for step in range(STEPS):
+        backward(model, rank, step)
+        optimizer.step()
+        optimizer.zero_grad()
+    return whole(model)
+
+
+def in_blocks(rank: int, mesh: DeviceMesh, *, crosses: bool) -> list[Any]:
+    """Parameters after the same training in blocks; on the way, whether they change in `step` or after it."""
+    model = sharded(mesh["shard"])
+    replicas = replicas_of(model, mesh, crosses=crosses)
+    for step in range(STEPS):
+        backward(model, rank, step)
+        before = whole(model)
+        replicas.step()
+        assert (whole(model) == before) is crosses
     replicas.close()
     return whole(model)
 
 
-@pytest.mark.parametrize("crosses", [False, True])
-def test_parameters_are_those_of_fsdp2_to_the_bit(crosses: bool) -> None:
-    expected = on_ranks(own, 4, (2, 2))[0]
-    assert on_ranks(in_blocks, 4, (2, 2), crosses) == 4 * [expected]
+def ways(rank: int) -> list[Any]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    return [by_fsdp2(rank, mesh), in_blocks(rank, mesh, crosses=False), in_blocks(rank, mesh, crosses=True)]
+
+
+def test_parameters_are_those_of_fsdp2_to_the_bit() -> None:
+    ranks = on_ranks(ways, 4)
+    assert ranks == 4 * [3 * [ranks[0][0]]]
+
+
+def without_the_tail(rank: int) -> str:
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    model = sharded(mesh["shard"])
+    replicas = replicas_of(model, mesh, crosses=True)
+    model.layers(torch.ones(1, 5)).sum().backward()
+    with pytest.raises(RuntimeError) as error:
+        replicas.step()
+    return str(error.value)
+
+
+def test_a_unit_without_a_gradient_is_named() -> None:
+    assert on_ranks(without_the_tail, 2) == 2 * ["units without a gradient in this step: the root"]

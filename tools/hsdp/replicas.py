@@ -65,7 +65,7 @@ def units(model: nn.Module) -> list[Unit]:
         owners = [name for name in modules if not name or full.startswith(f"{name}.")]
         if parameter.requires_grad and owners:
             held[max(owners, key=len)].append(parameter)
-    return [Unit(name, modules[name], tuple(own)) for name, own in held.items() if own]
+    return [Unit(name or "the root", modules[name], tuple(own)) for name, own in held.items() if own]
 
 
 class Replicas:
