@@ -11,6 +11,7 @@ import torch
 from ranks import on_ranks
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from autobyte.config import Config
 from autobyte.torch.model.planning import agreed_plan
@@ -47,9 +48,9 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def sharded(mesh: DeviceMesh) -> nn.Module:
+def sharded(mesh: DeviceMesh, **options: Any) -> nn.Module:
     model = Tailed()
-    return prototype().shard(model, model.layers, mesh)
+    return prototype().shard(model, model.layers, mesh, **options)
 
 
 def backward(model: nn.Module, rank: int, step: int) -> None:
@@ -104,15 +105,31 @@ def test_parameters_are_those_of_fsdp2_to_the_bit() -> None:
     assert ranks == 4 * [3 * [ranks[0][0]]]
 
 
-def without_the_tail(rank: int) -> str:
+def refusals(rank: int) -> list[str]:
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    inputs, said = torch.ones(1, 5), []
+
     model = sharded(mesh["shard"])
     replicas = replicas_of(model, mesh, crosses=True)
-    model.layers(torch.ones(1, 5)).sum().backward()
+    model.layers(inputs).sum().backward()
     with pytest.raises(RuntimeError) as error:
         replicas.step()
-    return str(error.value)
+    said.append(str(error.value))
+
+    with pytest.raises(RuntimeError) as error:
+        model.layers(inputs).sum().backward()
+    said.append(str(error.value))
+
+    model = sharded(mesh["shard"], mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
+    replicas_of(model, mesh, crosses=True)
+    with pytest.raises(RuntimeError) as error:
+        model(inputs).sum().backward()
+    said.append(str(error.value))
+    return said
 
 
-def test_a_unit_without_a_gradient_is_named() -> None:
-    assert on_ranks(without_the_tail, 2) == 2 * ["units without a gradient in this step: the root"]
+def test_what_would_use_sums_before_they_are_there_is_refused() -> None:
+    missing, added, converted = on_ranks(refusals, 2)[0]
+    assert missing == "units without a gradient in this step: the root"
+    assert added == "unit 'layers.3' has gradients: FSDP2 would add to them what has not arrived"
+    assert converted.startswith("unit 'the root': FSDP2 divides or converts sums of torch.bfloat16")

@@ -8,6 +8,7 @@ Rank 0 appends a line of JSON to the spec's `out` as soon as an arm is measured.
 import json
 import os
 import re
+import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ UNREDUCED, OWN = "no all-reduce", "FSDP2 on gloo"
 WHOLE, BLOCKS = "units in turn", "blocks"
 ACROSS = ", across the step"
 ARMS = (UNREDUCED, OWN, WHOLE, BLOCKS, WHOLE + ACROSS, BLOCKS + ACROSS)
-EMBEDDINGS, LAST = ("wte", "wpe"), 11  # block of GPT-2 small
+LAST = 23  # layer of BERT-large
 
 Spec = dict[str, Any]
 
@@ -45,17 +46,20 @@ Spec = dict[str, Any]
 def main(spec: Spec) -> None:
     """Measure all arms at all ratios of communication to compute."""
     mesh = init_device_mesh("cpu", (spec["replicas"], spec["shards"]), mesh_dim_names=("replicate", "shard"))
-    whole = by_unit(find(spec["model"]))
+    whole = by_unit(find(spec["model"]), layers=spec["layers_per_unit"])
     whole = whole.scaled(size=spec["nbytes"] / (4 * whole.parameters))
     wire_s = 4 * whole.parameters / spec["payload"]
     for ratio in spec["ratios"]:
         model = whole.scaled(time=wire_s / ratio / whole.compute_s)
         expected: list[Tensor] = []
+        step_s = model.compute_s
         for arm in ARMS:
-            row, parameters = measure(model, mesh, arm, spec)
-            if arm == OWN:
+            row, parameters = measure(model, mesh, arm, spec, step_s=step_s)
+            if arm == UNREDUCED:
+                step_s = statistics.median(row["steps_s"])  # the same on all ranks
+            elif arm == OWN:
                 expected = parameters
-            elif arm != UNREDUCED:
+            else:
                 row["equal"] = all(map(torch.equal, parameters, expected))
             facts = {"ratio": ratio, "arm": arm, "wire_s": wire_s, "compute_s": model.compute_s}
             if dist.get_rank() == 0:
@@ -63,25 +67,30 @@ def main(spec: Spec) -> None:
                     out.write(json.dumps(facts | row) + "\n")
 
 
-def by_unit(model: Model) -> Model:
-    """GPT-2 with a layer for each unit: the embeddings, and every block, the head with the last of them."""
+def by_unit(model: Model, *, layers: int) -> Model:
+    """BERT with a layer for each unit: the embeddings, every so many of its own, the rest with the last."""
 
-    def block(layer: Layer) -> int:
-        found = re.search(r"\.h\.(\d+)\.", layer.name)
-        return int(found[1]) if found else -1 if layer.name.endswith(EMBEDDINGS) else LAST
+    def number(layer: Layer) -> int:
+        found = re.search(r"\.layer\.(\d+)\.", layer.name)
+        return int(found[1]) // layers if found else -1 if "embeddings" in layer.name else LAST // layers
 
     rows = []
-    for number, group in groupby(model.layers, block):
-        layers = list(group)
-        tensors = [(tensor.name, tensor.numel) for layer in layers for tensor in layer.tensors]
+    for unit, group in groupby(model.layers, number):
+        held = list(group)
+        tensors = [(tensor.name, tensor.numel) for layer in held for tensor in layer.tensors]
         rows.append(
-            (f"unit {number}", tensors, sum(one.forward_s for one in layers), sum(one.backward_s for one in layers))
+            (f"unit {unit}", tensors, sum(one.forward_s for one in held), sum(one.backward_s for one in held))
         )
     return Model.build(model.name, rows, batch_size=model.batch_size)
 
 
-def measure(model: Model, mesh: DeviceMesh, arm: str, spec: Spec) -> tuple[dict[str, Any], list[Tensor]]:
-    """Step times of an arm, and this rank's shards of the parameters after all of its steps."""
+def measure(
+    model: Model, mesh: DeviceMesh, arm: str, spec: Spec, *, step_s: float
+) -> tuple[dict[str, Any], list[Tensor]]:
+    """Step times of an arm, and this rank's shards of the parameters after all of its steps.
+
+    Plans are made for the times of layers that would make up `step_s`, which has the traffic within a replica in it.
+    """
     emulated = ab.emulate(model)
     for layer in emulated.layers:
         for gradient in layer.gradients:
@@ -89,7 +98,8 @@ def measure(model: Model, mesh: DeviceMesh, arm: str, spec: Spec) -> tuple[dict[
     sharded = mesh if arm == OWN else mesh["shard"]
     shard(emulated, emulated.layers, sharded, reshard_after_forward=False, ignored_params={emulated.signal})
     held = units(emulated)
-    job = job_of(held, mesh, times=list(zip(model.forward_s.tolist(), model.backward_s.tolist(), strict=True)))
+    took = model.scaled(time=step_s / model.compute_s)
+    job = job_of(held, mesh, times=list(zip(took.forward_s.tolist(), took.backward_s.tolist(), strict=True)))
     job = priced(job, bytes_per_s=spec["payload"] / spec["shards"], per_block_s=BESIDES_S)
     row: dict[str, Any] = {"bound_s": bound_s(job)}
     if arm in (UNREDUCED, OWN):

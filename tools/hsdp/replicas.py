@@ -68,11 +68,23 @@ def units(model: nn.Module) -> list[Unit]:
     return [Unit(name or "the root", modules[name], tuple(own)) for name, own in held.items() if own]
 
 
+def check(unit: Unit, sums: Tensor) -> None:
+    """Refuse sums with which FSDP2 does more after the hook than to make views of them: it would not wait for them.
+
+    Raises:
+        RuntimeError: it would divide, convert or add them.
+    """
+    kept = {parameter.dtype for parameter in unit.parameters}
+    if kept != {sums.dtype} or sums.dtype is torch.float16:
+        raise RuntimeError(
+            f"unit '{unit.name}': FSDP2 divides or converts sums of {sums.dtype} for parameters of {kept}"
+        )
+    if any(parameter.grad is not None for parameter in unit.parameters):
+        raise RuntimeError(f"unit '{unit.name}' has gradients: FSDP2 would add to them what has not arrived")
+
+
 class Replicas:
     """Averages gradients over replicas in blocks, and updates units when their averages have arrived.
-
-    Gradients must be None when a backward pass begins, and their dtype must be that of the sums: then FSDP2 does
-    nothing with a sum after the hook but make a view of it.
 
     Args:
         held: what travels, in the order of the forward pass.
@@ -143,6 +155,7 @@ class Replicas:
 
     def _send(self, index: int) -> Callable[[Tensor], None]:
         def hook(sums: Tensor) -> None:
+            check(self._units[index], sums)
             self._reduced[index], self._arrived[index] = True, False
             self._buffers.put(index, sums)
             self._runner.ready(index)

@@ -30,13 +30,14 @@ HERE = Path(__file__).parent
 OUT = HERE.parent.parent / "docs" / "data" / "hsdp" / "steps.json"
 RATE = 125e6 / 8  # of the link, nominal (bytes/s)
 SETTINGS = {
-    "model": "gpt2",
+    "model": "bert-large",
+    "layers_per_unit": 2,
     "nbytes": 12_000_000,  # of all gradients
     "replicas": 2,
     "shards": 2,
     "ratios": [0.5, 1.0, 2.0],  # communication ÷ compute
-    "partition_bytes": 262_144,
-    "credit_bytes": 1_048_576,
+    "partition_bytes": 131_072,
+    "credit_bytes": 262_144,
     "warmup": 2,
     "steps": 6,
 }
@@ -85,7 +86,7 @@ def table(measured: dict[str, Any]) -> str:
     for arm in dict.fromkeys(row["arm"] for row in rows):
         lines.append([arm, *(_cell(row for row in rows if (row["arm"], row["ratio"]) == (arm, r)) for r in ratios)])
     for what, name in (("compute_s", "compute"), ("wire_s", "communication"), ("bound_s", "bound")):
-        found = [next(row[what] for row in rows if row["ratio"] == ratio) for ratio in ratios]
+        found = [next(row[what] for row in reversed(rows) if row["ratio"] == ratio) for ratio in ratios]
         lines.append([name, *(f"{1e3 * value:.0f}" for value in found)])
     busy = "" if measured["other_cores"] <= MOST_CORES else " (busy: measure again)"
     unequal = [row["arm"] for row in rows if row.get("equal") is False]
