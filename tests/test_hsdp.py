@@ -132,4 +132,7 @@ def test_what_would_use_sums_before_they_are_there_is_refused() -> None:
     missing, added, converted = on_ranks(refusals, 2)[0]
     assert missing == "units without a gradient in this step: the root"
     assert added == "unit 'layers.3' has gradients: FSDP2 would add to them what has not arrived"
-    assert converted.startswith("unit 'the root': FSDP2 divides or converts sums of torch.bfloat16")
+    assert (
+        converted
+        == "unit 'layers.3': FSDP2 divides or converts sums of torch.bfloat16 for parameters of torch.float32"
+    )
