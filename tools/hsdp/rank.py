@@ -27,9 +27,10 @@ import autobyte.torch as ab
 from autobyte.bench.cell import timed
 from autobyte.bound import bound_s
 from autobyte.config import Config
-from autobyte.job import Job, Layer, Model
+from autobyte.job import Cluster, Job, Model
 from autobyte.models import find
 from autobyte.scheduler.plan import Overlap, Plan
+from autobyte.simulator.simulate import simulate
 from autobyte.torch.model.planning import agreed_plan, planned_order, priced
 from autobyte.torch.profiling.emulate import EmulatedModel
 from autobyte.torch.tuning.costs import BESIDES_S
@@ -38,7 +39,6 @@ UNREDUCED, OWN = "no all-reduce", "FSDP2 on gloo"
 WHOLE, BLOCKS = "units in turn", "blocks"
 ACROSS = ", across the step"
 ARMS = (UNREDUCED, OWN, WHOLE, BLOCKS, WHOLE + ACROSS, BLOCKS + ACROSS)
-LAST = 23  # layer of BERT-large
 
 Spec = dict[str, Any]
 
@@ -46,8 +46,7 @@ Spec = dict[str, Any]
 def main(spec: Spec) -> None:
     """Measure all arms at all ratios of communication to compute."""
     mesh = init_device_mesh("cpu", (spec["replicas"], spec["shards"]), mesh_dim_names=("replicate", "shard"))
-    whole = by_unit(find(spec["model"]), layers=spec["layers_per_unit"])
-    whole = whole.scaled(size=spec["nbytes"] / (4 * whole.parameters))
+    whole = sized(spec)
     wire_s = 4 * whole.parameters / spec["payload"]
     for ratio in spec["ratios"]:
         model = whole.scaled(time=wire_s / ratio / whole.compute_s)
@@ -67,21 +66,42 @@ def main(spec: Spec) -> None:
                     out.write(json.dumps(facts | row) + "\n")
 
 
-def by_unit(model: Model, *, layers: int) -> Model:
-    """BERT with a layer for each unit: the embeddings, every so many of its own, the rest with the last."""
-
-    def number(layer: Layer) -> int:
-        found = re.search(r"\.layer\.(\d+)\.", layer.name)
-        return int(found[1]) // layers if found else -1 if "embeddings" in layer.name else LAST // layers
-
+def sized(spec: Spec) -> Model:
+    """The model with a layer for each unit: the embeddings, every so many layers, what follows with the last."""
+    model = find(spec["model"])
+    model = model.scaled(size=spec["nbytes"] / (4 * model.parameters))
+    numbers = [re.search(r"\.(?:h|layer)\.(\d+)\.", layer.name) for layer in model.layers]
+    last = max(int(found[1]) for found in numbers if found)
+    first = True
+    places = []
+    for found in numbers:
+        first = first and found is None
+        places.append(-1 if first else int(found[1] if found else last) // spec["layers_per_unit"])
     rows = []
-    for unit, group in groupby(model.layers, number):
-        held = list(group)
+    for place, group in groupby(zip(places, model.layers, strict=True), lambda pair: pair[0]):
+        held = [layer for _, layer in group]
         tensors = [(tensor.name, tensor.numel) for layer in held for tensor in layer.tensors]
-        rows.append(
-            (f"unit {unit}", tensors, sum(one.forward_s for one in held), sum(one.backward_s for one in held))
-        )
+        times = sum(one.forward_s for one in held), sum(one.backward_s for one in held)
+        rows.append((f"unit {place}", tensors, *times))
     return Model.build(model.name, rows, batch_size=model.batch_size)
+
+
+def simulated(spec: Spec) -> list[dict[str, Any]]:
+    """Steps in virtual time, without what collectives within a replica take: a row for each arm and ratio."""
+    whole, rows = sized(spec), []
+    wire_s = 4 * whole.parameters / spec["payload"]
+    for ratio in spec["ratios"]:
+        model = whole.scaled(time=wire_s / ratio / whole.compute_s)
+        shares = [
+            (layer.name, [(layer.name, sum(tensor.numel for tensor in layer.tensors) // spec["shards"])],
+             layer.forward_s, layer.backward_s) for layer in model.layers
+        ]  # fmt: skip
+        job = on_link(Job(Model.build(model.name, shares, batch_size=1), Cluster(spec["replicas"])), spec)
+        known = {"ratio": ratio, "wire_s": wire_s, "compute_s": model.compute_s, "bound_s": bound_s(job)}
+        for arm in ARMS[2:]:
+            plan = plan_of(job, arm, spec)
+            rows.append(known | {"arm": arm, "steps_s": simulate(plan).step_s[-1:].tolist()})
+    return rows
 
 
 def measure(
@@ -100,25 +120,33 @@ def measure(
     held = units(emulated)
     took = model.scaled(time=step_s / model.compute_s)
     job = job_of(held, mesh, times=list(zip(took.forward_s.tolist(), took.backward_s.tolist(), strict=True)))
-    job = priced(job, bytes_per_s=spec["payload"] / spec["shards"], per_block_s=BESIDES_S)
+    job = on_link(job, spec)
     row: dict[str, Any] = {"bound_s": bound_s(job)}
     if arm in (UNREDUCED, OWN):
         optimizer = sgd(list(emulated.parameters()))
         row |= timed(lambda: train(emulated, optimizer), warmup=spec["warmup"], steps=spec["steps"])
     else:
-        with averaging(held, mesh, plan_of(job, arm, spec), crosses=arm.endswith(ACROSS)) as replicas:
+        plan = plan_of(job, arm, spec)
+        row["simulated_s"] = float(simulate(plan).step_s[-1])
+        with averaging(held, mesh, plan, crosses=arm.endswith(ACROSS)) as replicas:
             row |= timed(lambda: train(emulated, replicas), warmup=spec["warmup"], steps=spec["steps"])
             row["waited_s"] = replicas.waited_s / (spec["warmup"] + spec["steps"])
     return row, [parameter.to_local().detach().clone() for unit in held for parameter in unit.parameters]
 
 
+def on_link(job: Job, spec: Spec) -> Job:
+    """The job on the link between two hosts, which the ranks of a host share."""
+    return priced(job, bytes_per_s=spec["payload"] / spec["shards"], per_block_s=BESIDES_S)
+
+
 def plan_of(job: Job, arm: str, spec: Spec) -> Plan:
     """Whole units one at a time, as a stream has collectives; or blocks, the most urgent first, in a window."""
-    config = Config(spec["partition_bytes"], spec["credit_bytes"])
     if arm.startswith(WHOLE):
-        return replace(agreed_plan(job, Config(1, 1, "wfbp")), credit_bytes=1)
-    plan = agreed_plan(job, config, planned_order(job, config))
-    return plan if arm.endswith(ACROSS) else replace(plan, overlap=Overlap.BACKWARD)
+        plan = replace(agreed_plan(job, Config(1, 1, "wfbp")), credit_bytes=1)
+    else:
+        config = Config(spec["partition_bytes"], spec["credit_bytes"])
+        plan = agreed_plan(job, config, planned_order(job, config))
+    return replace(plan, overlap=Overlap.STEP if arm.endswith(ACROSS) else Overlap.BACKWARD)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
     python tools/hsdp/run.py --real-time    # docs/data/hsdp/steps.json; 5 minutes, root and an idle machine
     python tools/hsdp/run.py --table        # prints the table of what was measured
+    python tools/hsdp/run.py --simulate     # simulates the same, for BERT-large and GPT-2 small
 
 Two emulated hosts of two ranks each: a replica is a host, and is sharded over its two ranks. Their traffic stays on
 the host, and only sums between replicas use the shaped link. Compute is emulated by sleeping. A step is the slowest
@@ -19,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from rank import ARMS, simulated
 
 from autobyte.bench.priority import undisturbed
 from autobyte.cli.console import progress
@@ -32,6 +34,7 @@ RATE = 125e6 / 8  # of the link, nominal (bytes/s)
 SETTINGS = {
     "model": "bert-large",
     "layers_per_unit": 2,
+    "payload": RATE * PAYLOAD,
     "nbytes": 12_000_000,  # of all gradients
     "replicas": 2,
     "shards": 2,
@@ -41,7 +44,7 @@ SETTINGS = {
     "warmup": 2,
     "steps": 6,
 }
-ARMS = 6
+SIMULATED = {"bert-large": 2, "gpt2": 1}  # layers per unit
 LIMIT_S = 600.0
 
 
@@ -51,21 +54,27 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument("--real-time", action="store_true", help="ranks get real-time priority")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--simulate", action="store_true", help="in virtual time, and write nothing")
     given = parser.parse_args()
+    if given.simulate:
+        for model, layers in SIMULATED.items():
+            settings = SETTINGS | {"model": model, "layers_per_unit": layers}
+            sys.stdout.write(f"{model}, simulated\n\n{table(settings | {'rows': simulated(settings)})}\n\n")
+        return
     if not given.table:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(measure(real_time=given.real_time), indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(table(json.loads(given.out.read_text(encoding="utf-8"))) + "\n")
+    measured = json.loads(given.out.read_text(encoding="utf-8"))
+    sys.stdout.write(f"{table(measured)}\n\n{conditions(measured)}\n")
 
 
 def measure(*, real_time: bool) -> dict[str, Any]:
     """Run all arms on two hosts; what was set, the machine's other load, and a row for every arm."""
     with TemporaryDirectory() as folder, progress("hybrid sharding") as shown:
         spec, out = Path(folder) / "spec.json", Path(folder) / "rows.jsonl"
-        settings = SETTINGS | {"payload": RATE * PAYLOAD}
-        spec.write_text(json.dumps(settings | {"out": str(out)}), encoding="utf-8")
+        spec.write_text(json.dumps(SETTINGS | {"out": str(out)}), encoding="utf-8")
         out.touch()
-        total = ARMS * len(SETTINGS["ratios"])
+        total = len(ARMS) * len(SETTINGS["ratios"])
         command = [sys.executable, str(HERE / "rank.py"), str(spec)]
         with (
             undisturbed() if real_time else nullcontext(False) as raised,
@@ -76,11 +85,11 @@ def measure(*, real_time: bool) -> dict[str, Any]:
             launch.wait(timeout_s=LIMIT_S, meanwhile=lambda: shown(len(out.read_text().splitlines()), total, ""))
         rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     facts = {"what": "emulated", "torch": torch.__version__, "rate": RATE, "real_time": raised}
-    return facts | {"other_cores": round(others.cores, 2), **settings, "rows": rows}
+    return facts | {"other_cores": round(others.cores, 2), **SETTINGS, "rows": rows}
 
 
 def table(measured: dict[str, Any]) -> str:
-    """Step times in ms, a row for each arm, as Markdown."""
+    """Step times in ms, a row for each arm, as Markdown; in brackets what is simulated."""
     ratios, rows = measured["ratios"], measured["rows"]
     lines = [["communication ÷ compute", *(f"{ratio:g}" for ratio in ratios)], ["---"] * (1 + len(ratios))]
     for arm in dict.fromkeys(row["arm"] for row in rows):
@@ -88,20 +97,23 @@ def table(measured: dict[str, Any]) -> str:
     for what, name in (("compute_s", "compute"), ("wire_s", "communication"), ("bound_s", "bound")):
         found = [next(row[what] for row in reversed(rows) if row["ratio"] == ratio) for ratio in ratios]
         lines.append([name, *(f"{1e3 * value:.0f}" for value in found)])
-    busy = "" if measured["other_cores"] <= MOST_CORES else " (busy: measure again)"
-    unequal = [row["arm"] for row in rows if row.get("equal") is False]
-    lines = ["| " + " | ".join(line) + " |" for line in lines]
-    lines += [
-        "",
-        f"Others used {measured['other_cores']:g} cores{busy}. Real-time priority: {measured['real_time']}.",
-    ]
-    lines += [f"Parameters differ from FSDP2's: {unequal or 'never'}."]
-    return "\n".join(lines)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def conditions(measured: dict[str, Any]) -> str:
+    """How busy the machine was, and whether all arms trained the same."""
+    busy = "" if measured["other_cores"] <= MOST_CORES else ", too busy: measure again"
+    unequal = [f"{row['arm']} at {row['ratio']:g}" for row in measured["rows"] if row.get("equal") is False]
+    return (
+        f"Others used {measured['other_cores']:g} cores{busy}. Real-time priority: {measured['real_time']}. "
+        f"Parameters differ from FSDP2's: {', '.join(unequal) or 'never'}."
+    )
 
 
 def _cell(rows: Iterable[dict[str, Any]]) -> str:
-    steps = [1e3 * step for row in rows for step in row["steps_s"]]
-    return f"{statistics.median(steps):.0f}"
+    row = next(iter(rows))
+    simulated = f" ({1e3 * row['simulated_s']:.0f})" if "simulated_s" in row else ""
+    return f"{1e3 * statistics.median(row['steps_s']):.0f}{simulated}"
 
 
 if __name__ == "__main__":
