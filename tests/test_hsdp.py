@@ -82,9 +82,9 @@ def by_fsdp2(rank: int, mesh: DeviceMesh) -> list[Any]:
     return whole(model)
 
 
-def in_blocks(rank: int, mesh: DeviceMesh, *, crosses: bool) -> list[Any]:
+def in_blocks(rank: int, mesh: DeviceMesh, sharding: DeviceMesh, *, crosses: bool) -> list[Any]:
     """Parameters after the same training in blocks; on the way, whether they change in `step` or after it."""
-    model = sharded(mesh["shard"])
+    model = sharded(sharding)
     replicas = replicas_of(model, mesh, crosses=crosses)
     for step in range(STEPS):
         backward(model, rank, step)
@@ -92,17 +92,24 @@ def in_blocks(rank: int, mesh: DeviceMesh, *, crosses: bool) -> list[Any]:
         replicas.step()
         assert (whole(model) == before) is crosses
     replicas.close()
+    assert all(parameter.device_mesh == sharding for parameter in model.parameters())
     return whole(model)
 
 
 def ways(rank: int) -> list[Any]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    return [by_fsdp2(rank, mesh), in_blocks(rank, mesh, crosses=False), in_blocks(rank, mesh, crosses=True)]
+    idle = prototype().mesh_with_replicas(2, 2)
+    return [
+        by_fsdp2(rank, mesh),
+        in_blocks(rank, mesh, mesh["shard"], crosses=False),
+        in_blocks(rank, mesh, mesh["shard"], crosses=True),
+        in_blocks(rank, mesh, idle, crosses=True),
+    ]
 
 
 def test_parameters_are_those_of_fsdp2_to_the_bit() -> None:
     ranks = on_ranks(ways, 4)
-    assert ranks == 4 * [3 * [ranks[0][0]]]
+    assert ranks == 4 * [4 * [ranks[0][0]]]
 
 
 def refusals(rank: int) -> list[str]:

@@ -1,8 +1,8 @@
 """Hybrid sharding whose sums between replicas travel in blocks: a prototype on FSDP2, for CPUs and gloo.
 
-The model is sharded over the ranks of one replica, and FSDP2 reduce-scatters within it. Its all-reduce hook then
-hands a unit's sums to AutoByte's core, which sends them to the other replicas. A *unit* is a module that FSDP2
-gathers and reduces as a whole.
+FSDP2 reduce-scatters within a replica. Its all-reduce hook then hands a unit's sums to AutoByte's core, which sends
+them to the other replicas. A *unit* is a module that FSDP2 gathers and reduces as a whole. The model is sharded over
+the ranks of one replica, or over a mesh on which FSDP2's own all-reduce does nothing (`mesh_with_replicas`).
 
     model = shard(make_model(), layers, mesh["shard"])
     replicas = Replicas(units(model), mesh, plan_of, optimizer, crosses=True)
@@ -21,8 +21,9 @@ from itertools import count
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from autobyte.internals import own_gloo
@@ -33,6 +34,7 @@ from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.runner import Runner
 
+BACKEND = "left_to_hook"
 TIMEOUT = timedelta(seconds=60)
 _numbers = count()
 
@@ -81,6 +83,46 @@ def check(unit: Unit, sums: Tensor) -> None:
         )
     if any(parameter.grad is not None for parameter in unit.parameters):
         raise RuntimeError(f"unit '{unit.name}' has gradients: FSDP2 would add to them what has not arrived")
+
+
+class LeftToHook(dist.ProcessGroup):
+    """A group whose all-reduces do nothing: FSDP2 calls its hook after them, with the same tensor.
+
+    So a model can be sharded over a mesh with a dimension for replicas, and its parameters know of it.
+    """
+
+    def allreduce(self, _tensors: list[Tensor], _options: Any = None) -> dist.distributed_c10d.Work:
+        """Say that it is done."""
+        return _Done()
+
+    def getBackendName(self) -> str:  # noqa: N802, torch's name
+        """The name of the backend."""
+        return BACKEND
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        """The name by which torch finds the group."""
+        return self._name
+
+
+class _Done(dist.distributed_c10d.Work):
+    """Work that is over."""
+
+    def wait(self, _timeout: timedelta | None = None) -> bool:
+        return True
+
+
+def mesh_with_replicas(replicas: int, shards: int) -> DeviceMesh:
+    """A mesh on whose dimension `replicate` FSDP2's own all-reduces do nothing."""
+    if not hasattr(dist.Backend, BACKEND.upper()):
+        dist.Backend.register_backend(
+            BACKEND, lambda _store, rank, size, _timeout: LeftToHook(rank, size), devices=["cpu"]
+        )
+    names, override = ("replicate", "shard"), {"replicate": BACKEND}
+    return init_device_mesh("cpu", (replicas, shards), mesh_dim_names=names, backend_override=override)
 
 
 class Replicas:
