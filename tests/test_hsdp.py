@@ -1,6 +1,8 @@
 """The prototype of hybrid sharding: the same parameters as FSDP2's own, whether updates cross the step or not."""
 
 import importlib.util
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -143,3 +145,11 @@ def test_what_would_use_sums_before_they_are_there_is_refused() -> None:
         converted
         == "unit 'layers.3': FSDP2 divides or converts sums of torch.bfloat16 for parameters of torch.float32"
     )
+
+
+def test_the_notes_table_is_that_of_the_data(tmp_path: Path) -> None:
+    docs = TOOL.parent.parent.parent / "docs"
+    data = shutil.copy(docs / "data" / "hsdp" / "steps.json", tmp_path)
+    command = [sys.executable, str(TOOL.parent / "run.py"), "--table", "--out", data]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert f"<!-- table hsdp -->\n\n{made}<!-- end -->" in (docs / "research" / "2026-11-27-hsdp.md").read_text()

@@ -1,7 +1,7 @@
 """Hybrid sharding on two hosts: how replicas' gradients are averaged over the slow link between them.
 
-    python tools/hsdp/run.py --real-time    # docs/data/hsdp/steps.json; 5 minutes, root and an idle machine
-    python tools/hsdp/run.py --table        # prints the table of what was measured
+    python tools/hsdp/run.py --real-time    # docs/data/hsdp and the note's table; 4 minutes, root and an idle machine
+    python tools/hsdp/run.py --table        # the note's table again, from what was measured
     python tools/hsdp/run.py --simulate     # simulates the same, for BERT-large and GPT-2 small
 
 Two emulated hosts of two ranks each: a replica is a host, and is sharded over its two ranks. Their traffic stays on
@@ -11,6 +11,7 @@ rank's; the table has medians.
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections.abc import Iterable
@@ -29,7 +30,9 @@ from autobyte.testbed.hosts import PAYLOAD
 from autobyte.testbed.load import MOST_CORES, OtherLoad
 
 HERE = Path(__file__).parent
-OUT = HERE.parent.parent / "docs" / "data" / "hsdp" / "steps.json"
+DOCS = HERE.parent.parent / "docs"
+OUT, NOTE = DOCS / "data" / "hsdp" / "steps.json", DOCS / "research" / "2026-11-27-hsdp.md"
+TABLE = re.compile(r"(<!-- table hsdp -->\n).*?(<!-- end -->)", re.DOTALL)
 RATE = 125e6 / 8  # of the link, nominal (bytes/s)
 SETTINGS = {
     "model": "bert-large",
@@ -49,7 +52,7 @@ LIMIT_S = 600.0
 
 
 def main() -> None:
-    """Measure and write, or print what was written."""
+    """Measure, write, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument("--real-time", action="store_true", help="ranks get real-time priority")
@@ -65,7 +68,10 @@ def main() -> None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(measure(real_time=given.real_time), indent=1) + "\n", encoding="utf-8")
     measured = json.loads(given.out.read_text(encoding="utf-8"))
-    sys.stdout.write(f"{table(measured)}\n\n{conditions(measured)}\n")
+    made = f"{table(measured)}\n\n{conditions(measured)}\n"
+    sys.stdout.write(made)
+    if given.out == OUT:
+        NOTE.write_text(TABLE.sub(rf"\1\n{made}\2", NOTE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def measure(*, real_time: bool) -> dict[str, Any]:
@@ -102,11 +108,12 @@ def table(measured: dict[str, Any]) -> str:
 
 def conditions(measured: dict[str, Any]) -> str:
     """How busy the machine was, and whether all arms trained the same."""
-    busy = "" if measured["other_cores"] <= MOST_CORES else ", too busy: measure again"
+    busy = "" if measured["other_cores"] <= MOST_CORES else ", **too many: measure again**"
     unequal = [f"{row['arm']} at {row['ratio']:g}" for row in measured["rows"] if row.get("equal") is False]
+    priority = "with" if measured["real_time"] else "without"
     return (
-        f"Others used {measured['other_cores']:g} cores{busy}. Real-time priority: {measured['real_time']}. "
-        f"Parameters differ from FSDP2's: {', '.join(unequal) or 'never'}."
+        f"Ranks ran {priority} real-time priority, and others used {measured['other_cores']:g} cores{busy}.\n"
+        f"Arms whose parameters differ from FSDP2's: {', '.join(unequal) or 'none'}."
     )
 
 
