@@ -59,11 +59,18 @@ def main(spec: Spec) -> None:
             elif arm == OWN:
                 expected = parameters
             else:
-                row["equal"] = all(map(torch.equal, parameters, expected))
+                row["equal"] = on_all(all(map(torch.equal, parameters, expected)))
             facts = {"ratio": ratio, "arm": arm, "wire_s": wire_s, "compute_s": model.compute_s}
             if dist.get_rank() == 0:
                 with Path(spec["out"]).open("a", encoding="utf-8") as out:
                     out.write(json.dumps(facts | row) + "\n")
+
+
+def on_all(holds: bool) -> bool:
+    """Whether something holds on all ranks. Collective."""
+    flag = torch.tensor(int(holds))
+    dist.all_reduce(flag, op=dist.ReduceOp.MIN)
+    return bool(flag)
 
 
 def sized(spec: Spec) -> Model:
