@@ -355,7 +355,7 @@ class On:
     def reconfigure(self, config: Config) -> None:
         """Use a config from the next step on. Collective."""
         check_sizes(config, "the config")
-        self.training.control.agree("a config", str(config))
+        self.training.control.agree("a config", f"{config}; engine {config.engine or self.training.engine}")
         if self._online is not None:
             self._online.use(config)
         else:

@@ -120,6 +120,11 @@ class Buffers:
         """Let go of staging: blocks are cut in another way from now on, and none is under way."""
         self._staging.clear()
 
+    def release(self) -> None:
+        """Let go of gradients and staging: others have them from now on."""
+        self.recut()
+        self._gradients = [None] * len(self._gradients)
+
     @property
     def staged_bytes(self) -> int:
         """Memory that staging takes, beside the gradients."""

@@ -34,7 +34,7 @@ class Lookout:
 
     def _run(self) -> None:
         late: Block | None = None
-        since_s = time.monotonic()
+        since_s, listens = time.monotonic(), False
         while not self._closing.wait(POLL_S):
             try:
                 block = self._engine.late()
@@ -43,11 +43,14 @@ class Lookout:
                 return
             if block is None or block is not late:
                 late, since_s = block, time.monotonic()
-                self._session.ignore()
+                if listens:  # else the thread that trains may, for a block that no device works on
+                    self._session.ignore()
+                    listens = False
                 continue
             waited_s = time.monotonic() - since_s
             if waited_s > LONG_S:
                 self._session.listen(self._heard)
+                listens = True
             if self._alarm is not None or waited_s > self._session.timeout_s:
                 self._fail(block, TimeoutError(self._alarm or f"not over within {self._session.timeout_s:g} s"))
                 return
