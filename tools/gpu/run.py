@@ -32,6 +32,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 from autobyte.bench.networks import SMALL, SPECS  # noqa: E402
 from autobyte.bench.real import RealCell, told  # noqa: E402
 from autobyte.bench.records import Records, provenance, say  # noqa: E402
+from autobyte.bench.verdict import add_verdicts  # noqa: E402
 from autobyte.errors import AutoByteError, InputError  # noqa: E402
 from autobyte.testbed import Testbed, TestbedError  # noqa: E402
 from autobyte.testbed.rig import STALL_S, Rig  # noqa: E402
@@ -40,6 +41,7 @@ from autobyte.units import KIB  # noqa: E402
 
 COMMITTED = ROOT / "docs" / "data" / "gpu"
 NO_GPU = 3
+VERDICT_S = 10.0  # for doctor to think about what was measured
 GBIT = 1.25e8  # bytes/s
 Spec = dict[str, Any]
 
@@ -148,7 +150,14 @@ class Run:
 
     def steps(self, name: str, gbit: float, cell: RealCell) -> Callable[[float], None]:
         """Steps of a model."""
-        return lambda limit_s: self.launch(f"steps {name}", gbit, limit_s, cell.spec())
+
+        def run(limit_s: float) -> None:
+            try:
+                self.launch(f"steps {name}", gbit, max(1.0, limit_s - VERDICT_S), cell.spec())
+            finally:
+                add_verdicts(self.file("steps"))
+
+        return run
 
     def launch(self, section: str, gbit: float, limit_s: float, spec: Spec, *, hosts: int | None = None) -> None:
         """Run a section's ranks on shaped links, with an MPS of their own."""

@@ -123,9 +123,8 @@ class Report:
         searching = ""
         if self._searching:
             searching = f"{'search unfinished' if self.over else 'searching'}, best so far "
-        lines = [
-            f"{self.model} on {self.workers} ranks, {self.best.engine or self.engine}: {searching}{self._label(self.best)}"
-        ]
+        by = self.best.engine or self.engine
+        lines = [f"{self.model} on {self.workers} ranks, {by}: {searching}{self._label(self.best)}"]
         if self.link_bytes_per_s is not None:
             lines.append(f"links as blocks saw them {self.link_bytes_per_s * 8e-9:.3g} Gbit/s{self._bound()}")
         if self.exposed_s is not None:
