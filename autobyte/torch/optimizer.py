@@ -85,6 +85,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         diagnostics: a folder in which each rank leaves a file when communication fails: the last blocks, the tensors
             that have not arrived, and where its threads are. The error names the file. True is a folder of the job in
             the temporary directory; None writes nothing.
+        undo: whether a GPU that is ahead of the network keeps copies for `recover()`, on the engine `nccl`: of
+            parameters and optimizer state, for two steps. Other engines need none of these, and can always recover.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -119,6 +121,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         verify_steps: int = 0,
         on_window: Callable[[WindowReport], object] | None = None,
         diagnostics: Path | str | bool | None = True,
+        undo: bool = False,
     ) -> None:
         Joinable.__init__(self)
         if isinstance(optimizer, DistributedOptimizer):
@@ -176,6 +179,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             cross_step=cross_step,
             verify_steps=verify_steps,
             on_window=on_window,
+            undo=undo,
         )
         self._made_in = os.getpid()
         _alive.add(self)
@@ -312,7 +316,8 @@ class DistributedOptimizer(Optimizer, Joinable):
 
         Raises:
             InputError: an update is refused, because a parameter or a gradient was changed before it.
-            CommunicationError: on the engine `nccl`, if averages are missing: updates do not wait for them there.
+            CommunicationError: on the engine `nccl`, if averages are missing, without `undo`, or of more steps than
+                it reaches: updates do not wait for averages there.
         """
         try:
             return self._mode.recover()

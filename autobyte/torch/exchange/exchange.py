@@ -294,6 +294,10 @@ class Exchange:
         """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
         return self._session.whole and not self._missing and self._buffers.whole
 
+    def whole_later(self) -> Callable[[], bool]:
+        """What tells whether every average of the closed step has arrived, when later ones were closed, too."""
+        return self._buffers.whole_later() if self._session.whole else lambda: False
+
     @property
     def ahead(self) -> bool:
         """Whether updates are given to a device that waits for averages, while nobody knows yet if they will come."""
