@@ -234,6 +234,33 @@ def _lost(rank: int, undo: bool = False) -> tuple[str, str, list[str], float]:
     return str(told.value), str(again.value), made[0].called, left_s
 
 
+def test_a_communicator_that_cannot_be_made_is_one_line_on_every_rank() -> None:
+    one, other = map(str, Ranks(_alike, 2, timeout_s=40).outcomes())
+    assert one.startswith(
+        "rank 0, step 0: could not meet the other ranks: Duplicate GPU detected : rank 0 and rank 1;"
+    )
+    assert other.startswith("rank 1, step 0: could not meet the other ranks: ")
+    assert "\n" not in one + other
+
+
+def _alike(rank: int) -> str:
+    _with_stand_ins()
+    made, where = engines.own_nccl, "NCCL error in: NCCLUtils.cpp:94, invalid usage\nLast error:\n"
+
+    def own_nccl(*names: str, **how: Any) -> Any:
+        if rank == 0:
+            raise RuntimeError(f"{where}Duplicate GPU detected : rank 0 and rank 1")
+        return made(*names, **how)
+
+    engines.own_nccl = own_nccl
+    model = make_model()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ab.CommunicationError) as told:
+        ab.DistributedOptimizer(sgd, model, timeout=timedelta(seconds=3), diagnostics=None)
+    time.sleep(3 * (1 - rank))  # else the other hears first that its peer is gone
+    return str(told.value)
+
+
 def test_a_step_within_a_cuda_graph_is_refused() -> None:
     for words in on_ranks(_captured, 2):
         assert words == (
