@@ -419,7 +419,7 @@ class Training:
         return (
             f"step {progress.travelling} travels; {progress.steps} steps were closed, the last one is "
             f"{progress.phase.value}\n"
-            f"config: {self.config}\nengine {self.engine}, order {self.order}, ranks {self.ranks}"
+            f"config: {self.config}\nengine {self.config.engine or self.engine}, order {self.order}, ranks {self.ranks}"
             + (f", servers {self.servers}" if self.engine == "ps" else "")
         )
 
