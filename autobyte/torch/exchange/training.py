@@ -415,11 +415,11 @@ class Training:
         self.control.close(idle=self.session.close(ended=ended))
 
     def _state(self) -> str:
-        progress = self.progress
+        progress, engine = self.progress, self.config.engine or self.engine
         return (
             f"step {progress.travelling} travels; {progress.steps} steps were closed, the last one is "
             f"{progress.phase.value}\n"
-            f"config: {self.config}\nengine {self.config.engine or self.engine}, order {self.order}, ranks {self.ranks}"
+            f"config: {self.config}\nengine {engine}, order {self.order}, ranks {self.ranks}"
             + (f", servers {self.servers}" if self.engine == "ps" else "")
         )
 
