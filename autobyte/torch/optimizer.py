@@ -67,7 +67,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         engine: `allreduce`, over gloo from host memory; `ps` for parameter servers on the ranks' hosts; `nccl`, an
             all-reduce on a stream of the GPU, for which no thread waits; or `ordered`, the same on streams in host
             memory, which stands for a GPU and is no faster than `allreduce`. `auto` is `nccl` where the group has
-            NCCL and all parameters are on one GPU, else `allreduce`. With `nccl` in that way, `policy="auto"` measures
+            NCCL and all parameters are on one GPU, else `allreduce`. If `auto` is `nccl`, `policy="auto"` measures
             both. No GPU has run `nccl` yet.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.

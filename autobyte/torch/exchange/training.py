@@ -219,6 +219,7 @@ class Training:
         connect_way = partial(way_of, self, parameters, timeout, scale=scale, failed=self._on_failed_copy)
         self._ways = Ways(self.ways, connect_way, tensors=lambda: self.session.plan.job.gradients.names)
         transport, own = self._ways.engine, self._ways.own
+        self._engine = own.engine
         made.callback(self._ways.close)
         self.buffers = own.buffers
         self._prepare(plan, own)
@@ -315,7 +316,7 @@ class Training:
             whether another plan is used from now on.
         """
         self.exchange.norm_kind = kind
-        if self.job.clips or not isinstance(self._ways.own.engine, AllReduce | Ordered | ParameterServer):
+        if self.job.clips or not isinstance(self._engine, AllReduce | Ordered | ParameterServer):
             return False  # what another package's engine can move is not known
         self.replan(replace(self.job, clips=True), self.config, None)
         return self.job.clips
@@ -439,7 +440,7 @@ class Training:
 
     def _look_out(self) -> Lookout | None:
         """What looks after blocks that only a device knows to be over."""
-        engine = self._ways.own.engine
+        engine = self._engine
         return Lookout(self.session, engine) if isinstance(engine, Ordered) else None
 
     def _on_failed_copy(self, error: Exception) -> None:
