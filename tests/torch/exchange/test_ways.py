@@ -1,7 +1,10 @@
 """Gradients change from one engine to another between steps, and nothing is lost or mixed up."""
 
+import os
+import signal
 import time
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import torch
 import torch.distributed as dist
 import tuned
 from faulty import SMALL, STEPS, by_ddp, compare, make_model, state, train
-from ranks import on_ranks
+from ranks import Ranks, on_ranks
 from tuned import adam, beside_ddp
 
 import autobyte.torch as ab
@@ -64,6 +67,36 @@ def _changing(rank: int) -> str:
     engine = training.config.engine
     optimizer.close()
     return engine
+
+
+def test_a_rank_that_is_lost_after_a_change_is_named_and_its_step_undone() -> None:
+    words, steps, left_s = Ranks(_lost, 2, timeout_s=60).outcomes()[0]
+    assert words.startswith("rank 0, step ")
+    assert "rank 1" in words
+    assert steps in (5, 6)
+    assert left_s < 15
+
+
+def _lost(rank: int) -> tuple[str, int, float]:
+    model = make_model()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = ab.DistributedOptimizer(
+        sgd, model, config=SMALL, engine="ordered", timeout=timedelta(seconds=3), diagnostics=None
+    )
+    train(model, optimizer, rank, range(3))
+    optimizer.reconfigure(HOST)
+    train(model, optimizer, rank, range(3, 5))
+    before = state(model, optimizer)
+    if rank == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    began_s = time.monotonic()
+    with pytest.raises(ab.CommunicationError) as told:
+        train(model, optimizer, rank, range(5, 20))
+    left_s = time.monotonic() - began_s
+    steps = optimizer.recover()
+    assert steps > 5 or all(torch.equal(one, two) for one, two in zip(before, model.parameters(), strict=True))
+    return str(told.value), steps, left_s
 
 
 @pytest.mark.parametrize("slow", [Ordered, AllReduce])
