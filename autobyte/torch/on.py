@@ -158,7 +158,8 @@ class On:
             self._clipping = None
         else:
             self.synchronize()
-            self._updates.keep()
+            if self._undo:
+                self._updates.keep()
             self._optimizer.step()
         self._steps += 1
         progress.take()
@@ -260,7 +261,8 @@ class On:
         except CommunicationError:
             former.bring_back()
             raise
-        self._updates.keep(copy=False)
+        if self._undo:
+            self._updates.keep(copy=False)
         self._steps += 1
         return loss
 
