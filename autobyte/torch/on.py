@@ -419,10 +419,10 @@ class On:
     def _on_undone(self, steps: int) -> None:
         self._steps -= steps
         self._told_steps = self._steps
-        log.warning(
-            "rank %d: some averages never arrived, so the last %s undone on every layer: parameters and optimizer "
-            "state have taken %d steps", self._rank, "step() is" if steps == 1 else f"{steps} steps are", self._steps,
-        )  # fmt: skip
+        what = "some averages never arrived, so the last step() is undone on every layer"
+        if steps > 1:
+            what = f"some averages never arrived, so the last {steps} steps are undone on every layer"
+        log.warning("rank %d: %s: parameters and optimizer state have taken %d steps", self._rank, what, self._steps)
 
     @property
     def _rank(self) -> int:
