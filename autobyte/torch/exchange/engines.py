@@ -142,10 +142,11 @@ def way_of(
     """
     streams = STREAMS[engine](parameters, timeout) if engine in STREAMS else None
     told = copy.copy(training)
-    told.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=training.job.wire_dtype, streams=streams)
     if engine != training.engine:
         told.name = f"{training.name}/{engine}"
     try:
+        wire_dtype = training.job.wire_dtype
+        told.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=wire_dtype, streams=streams)
         connected = connector(engine)(told, timeout)
     except BaseException:
         if streams is not None:
