@@ -260,6 +260,18 @@ def is_profiled() -> bool:
     return torch.autograd.profiler._is_profiler_enabled
 
 
+def show_span(name: str) -> Callable[[], None]:
+    """Begin an entry in the trace of the profiler that runs; what ends it, on any thread.
+
+    The public `record_function` ends where it has begun. The profiler takes note of threads that it was started on,
+    and of those that it was told to follow (`profile_all_threads`).
+    """
+    over: torch.futures.Future[Tensor] = torch.futures.Future()
+    with torch.profiler.record_function(name) as entry:
+        entry._call_end_callbacks_on_future(over)
+    return lambda: over.set_result(torch.empty(0))
+
+
 def gather_options() -> Any:
     """Options of an all-gather on the current stream.
 

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
@@ -408,6 +409,17 @@ def test_a_profiler_is_known_on_every_thread() -> None:
         thread.start()
         thread.join()
     assert [*seen, internals.is_profiled()] == [True, False], CHANGED + "a running profiler cannot be seen"
+
+
+def test_an_entry_in_a_trace_lasts_until_it_is_ended_on_any_thread() -> None:
+    with torch.profiler.profile() as profiler:
+        end = internals.show_span("travels")
+        time.sleep(0.02)
+        thread = threading.Thread(target=end)
+        thread.start()
+        thread.join()
+    (event,) = [event for event in profiler.events() or () if event.name == "travels"]
+    assert 20e3 < event.time_range.elapsed_us() < 5e6
 
 
 def test_a_socket_that_another_thread_opens_meanwhile_is_not_gloos(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ class On:
         config_file: makes the training use the config in a file; None leaves it.
         search: makes what searches for a config; None if nothing does.
         listeners: is told of the training's steps, and tells the parts that are made here.
-        drift, record, cross_step, verify_steps: as `DistributedOptimizer` has them.
+        drift, record, cross_step, verify_steps, undo: as `DistributedOptimizer` has them.
         callback: is told of every window on rank 0.
     """
 
@@ -73,7 +73,9 @@ class On:
         cross_step: bool,
         verify_steps: int,
         callback: Callback | None = None,
+        undo: bool = False,
     ) -> None:
+        self._undo = undo
         self._optimizer = optimizer
         self._model = model
         self._listeners = listeners
@@ -112,7 +114,7 @@ class On:
         self._untuned = ""  # why nothing is planned or tuned
         self._clipping: Clipping | None = None  # of the step whose averages are not in place, until it is taken
         self._evaluating = False  # the last step had a closure
-        self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
+        self._updates = Updates(optimizer, self.training.exchange, self._on_undone, undo=self._undo)
         self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
         listeners.start(self._updates, self._verification, self._resumption)
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
@@ -159,6 +161,8 @@ class On:
             self._clipping = None
         else:
             self.synchronize()
+            if self._undo:
+                self._updates.keep()
             self._step_at_once()
         self._steps += 1
         progress.take()
@@ -273,6 +277,8 @@ class On:
         except CommunicationError:
             former.bring_back()
             raise
+        if self._undo:
+            self._updates.keep(copy=False)
         self._steps += 1
         return loss
 
@@ -371,7 +377,7 @@ class On:
     def reconfigure(self, config: Config) -> None:
         """Use a config from the next step on. Collective."""
         check_sizes(config, "the config")
-        self.training.control.agree("a config", str(config))
+        self.training.control.agree("a config", f"{config}; engine {config.engine or self.training.engine}")
         if self._online is not None:
             self._online.use(config)
         else:
@@ -418,7 +424,7 @@ class On:
             self.close()
         except CommunicationError as error:
             log.info("recovered from: %s", error)
-        if exchange.ahead and exchange.failed and not exchange.whole:
+        if exchange.ahead and exchange.failed and not exchange.whole and not self._updates.undo():
             raise CommunicationError(
                 f"rank {self._rank}: parameters cannot be recovered, because the GPU went on when communication "
                 "failed, and updated them from averages that never arrived: load a checkpoint"
@@ -439,15 +445,13 @@ class On:
     def _to_json(self) -> dict[str, Any]:
         return self.training.to_json() | {"steps": self._steps}
 
-    def _on_undone(self) -> None:
-        self._steps -= 1
+    def _on_undone(self, steps: int) -> None:
+        self._steps -= steps
         self._told_steps = self._steps
-        log.warning(
-            "rank %d: some averages never arrived, so the last step() is undone on every layer: parameters and "
-            "optimizer state have taken %d steps",
-            self._rank,
-            self._steps,
-        )
+        what = "some averages never arrived, so the last step() is undone on every layer"
+        if steps > 1:
+            what = f"some averages never arrived, so the last {steps} steps are undone on every layer"
+        log.warning("rank %d: %s: parameters and optimizer state have taken %d steps", self._rank, what, self._steps)
 
     @property
     def _rank(self) -> int:

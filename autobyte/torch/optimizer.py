@@ -69,7 +69,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         engine: `allreduce`, over gloo from host memory; `ps` for parameter servers on the ranks' hosts; `nccl`, an
             all-reduce on a stream of the GPU, for which no thread waits; or `ordered`, the same on streams in host
             memory, which stands for a GPU and is no faster than `allreduce`. `auto` is `nccl` where the group has
-            NCCL and all parameters are on one GPU, else `allreduce`. No GPU has run `nccl` yet.
+            NCCL and all parameters are on one GPU, else `allreduce`. If `auto` is `nccl`, `policy="auto"` measures
+            both. No GPU has run `nccl` yet.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.
@@ -91,6 +92,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         diagnostics: a folder in which each rank leaves a file when communication fails: the last blocks, the tensors
             that have not arrived, and where its threads are. The error names the file. True is a folder of the job in
             the temporary directory; None writes nothing.
+        undo: whether a GPU that is ahead of the network keeps copies for `recover()`, on the engine `nccl`: of
+            parameters and optimizer state, for two steps. Other engines need none of these, and can always recover.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -127,6 +130,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         log_every: int = 0,
         log_to: object = None,
         diagnostics: Path | str | bool | None = True,
+        undo: bool = False,
     ) -> None:
         Joinable.__init__(self)
         if isinstance(optimizer, DistributedOptimizer):
@@ -188,6 +192,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             cross_step=cross_step,
             verify_steps=verify_steps,
             callback=Callback(functions) if functions else None,
+            undo=undo,
         )
         self._made_in = os.getpid()
         _alive.add(self)
@@ -324,7 +329,8 @@ class DistributedOptimizer(Optimizer, Joinable):
 
         Raises:
             InputError: an update is refused, because a parameter or a gradient was changed before it.
-            CommunicationError: on the engine `nccl`, if averages are missing: updates do not wait for them there.
+            CommunicationError: on the engine `nccl`, if averages are missing, without `undo`, or of more steps than
+                it reaches: updates do not wait for averages there.
         """
         try:
             return self._mode.recover()

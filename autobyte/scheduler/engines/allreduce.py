@@ -15,6 +15,7 @@ from autobyte.internals import hang_up
 from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.labels import shown
 
 ENDING_S = 1.0  # that callbacks may take when the process ends
 PARTING_S = 2.0  # that blocks under way are waited for: calling back while the interpreter ends aborts the process
@@ -47,6 +48,7 @@ class AllReduce(Engine):
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         """Issue the collective; its future calls back from one of gloo's threads."""
+        done = shown(block, self.names, done)
         if block.op is not Collective.ALL_REDUCE:
             assert self.halves is not None, "a plan with halves needs an engine for them"
             self.halves.start(block, sent, done)

@@ -1,6 +1,6 @@
 """What of the gradients travels in a block: views where that is possible, staging where blocks fuse or compress."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -46,6 +46,7 @@ class Buffers:
         self.shares = Shares()
         self._complete: list[Event | None] = [None] * tensors  # when a gradient is complete
         self._arrived: list[Event | None] = [None] * tensors  # when the last of its blocks so far is in place
+        self._latest: Event | None = None  # when the sums of the block that came last are in place
         self._arrivals = 0  # blocks whose arrival was said so far
         self._seen = 0, 0  # then all sums of so many tensors were seen to be in place
 
@@ -80,6 +81,7 @@ class Buffers:
 
     def arrive(self, block: Block, event: Event) -> None:
         """Say when the sums of a block will be in place; blocks come in the order in which they will be."""
+        self._latest = event
         for segment in block.segments:
             self._arrived[segment.tensor] = event
         self._arrivals += 1
@@ -95,6 +97,18 @@ class Buffers:
             first += 1
         self._seen = arrivals, first
         return first == len(self._arrived)
+
+    def whole_later(self) -> Callable[[], bool]:
+        """What tells whether all sums that were on their way by now are in place, whatever follows; nobody waits."""
+        latest = self._latest
+
+        def over() -> bool:
+            try:
+                return latest is None or latest.is_over()
+            except Exception:  # of the network: told to whoever waits
+                return False
+
+        return over
 
     def arrived(self, tensors: Iterable[int]) -> bool:
         """Whether sums that are on their way are in place; nobody waits. Those that failed never are."""
@@ -119,6 +133,11 @@ class Buffers:
     def recut(self) -> None:
         """Let go of staging: blocks are cut in another way from now on, and none is under way."""
         self._staging.clear()
+
+    def release(self) -> None:
+        """Let go of gradients and staging: others have them from now on."""
+        self.recut()
+        self._gradients = [None] * len(self._gradients)
 
     @property
     def staged_bytes(self) -> int:

@@ -17,6 +17,7 @@ from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
+from autobyte.scheduler.engines.labels import shown
 
 DTYPES = [getattr(torch, name) for name in ITEMSIZE]
 PARTING_S = 30.0  # others may be behind, and need what this process still sends
@@ -79,7 +80,8 @@ class ParameterServer(Engine):
         """Push a block's parts to their servers."""
         assert self._buffers is not None
         travelling = self._buffers.take(block)
-        flight = Flight(block, travelling, sent, done, len(self._servers), len(self._servers))
+        done, servers = shown(block, self.names, done), len(self._servers)
+        flight = Flight(block, travelling, sent, done, servers, servers)
         self._loop.do(lambda: self._push(flight))
 
     def close(self) -> None:

@@ -265,6 +265,8 @@ class Tally:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, on one line: of gloo's messages the first sentence, without the place in gloo's source."""
-    text = re.sub(r"^\[\S+\.cc:\d+\] ", "", str(error).strip())
+    """What went wrong, on one line: of gloo's messages the first sentence, without the place in gloo's source; of
+    NCCL's the last error, where it names one.
+    """
+    text = re.sub(r"^\[\S+\.cc:\d+\] ", "", str(error).rpartition("\nLast error:\n")[2].strip())
     return re.split(r"\n|\. ", text)[0] if text else type(error).__name__

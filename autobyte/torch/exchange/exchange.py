@@ -25,6 +25,7 @@ from autobyte.torch.exchange.norms import all_clip, norm_of_all
 from autobyte.torch.exchange.progress import Phase
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.exchange.waits import Waits
+from autobyte.torch.exchange.ways import Way
 from autobyte.torch.model.marks import marks_of
 
 WAIT = "autobyte: wait for averages"  # in a profiler's trace
@@ -128,6 +129,7 @@ class Exchange:
         self.waits = Waits(self.marks)
         self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
         self._mirrored = {name for name in parameters if name in mirrors}
+        self._enter: Callable[[], Way] | None = None  # takes another way of gradients, when the next step begins
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = dict.fromkeys(parameters, 0)
@@ -156,9 +158,14 @@ class Exchange:
         finally:
             self._muted = before
 
-    def use(self, plan: Plan) -> None:
-        """Use another plan from the next step on; all ranks must do so between the same two steps."""
-        self.plan = plan
+    def use(self, plan: Plan, enter: Callable[[], Way] | None = None) -> None:
+        """Use another plan from the next step on; all ranks must do so between the same two steps.
+
+        Args:
+            plan: from then on.
+            enter: called when nothing is under way: takes another way for gradients; None stays on the one in force.
+        """
+        self.plan, self._enter = plan, enter
 
     def close(
         self, *, given_up: bool = False, joined: bool = False, clips: bool = False, ahead: bool = False
@@ -286,6 +293,10 @@ class Exchange:
     def whole(self) -> bool:
         """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
         return self._session.whole and not self._missing and self._buffers.whole
+
+    def whole_later(self) -> Callable[[], bool]:
+        """What tells whether every average of the closed step has arrived, when later ones were closed, too."""
+        return self._buffers.whole_later() if self._session.whole else lambda: False
 
     @property
     def ahead(self) -> bool:
@@ -434,12 +445,24 @@ class Exchange:
         self._session.begin(self.plan)
         if self.plan is not before:
             self._buffers.recut()
+        if self._enter is not None:
+            self._change(self._enter())
+            self._enter = None
         self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
         self._missing = {}
         self._in_buffers.clear()
         self.at_once = False
         self._buffers.shares.measure(self.norm_kind if self.halved else None)
         self.progress.begin(joining=joining)
+
+    def _change(self, way: Way) -> None:
+        """Let gradients travel in this way from now on."""
+        if way.buffers is self._buffers:
+            return
+        self._mirrors.close()
+        self._buffers.release()
+        self._buffers, self._mirrors = way.buffers, way.mirrors()
+        self._mirrored = {name for name in self.parameters if name in self._mirrors}
 
     def _send(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
         """Let a gradient travel; return what travels, which is `.grad` from now on."""

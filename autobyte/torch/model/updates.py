@@ -37,6 +37,7 @@ from autobyte.torch.model.pending import PendingClasses
 from autobyte.torch.model.reads import Reads
 from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
+from autobyte.torch.model.unfinished import Unfinished
 
 log = logging.getLogger("autobyte")
 
@@ -61,6 +62,9 @@ class Averages(Protocol):
     def failed(self) -> bool:
         """Whether averages that have not arrived never will."""
 
+    def whole_later(self) -> Callable[[], bool]:
+        """What tells whether every average of the step has arrived, when later ones were closed, too."""
+
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
 
@@ -80,20 +84,29 @@ class Updates:
 
     A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update,
     which mostly is while it waits for one. If they never come, the layers that were updated are again what they were,
-    and no update is due. Where a device waits for averages, and not the thread that trains, nothing is copied: a
-    step that cannot be whole is lost with the parameters.
+    and no update is due. Where a device waits for averages, and not the thread that trains, all is copied when the
+    step begins if `undo` says so; else a step that cannot be whole is lost with the parameters.
 
     Args:
         optimizer: the user's.
         averages: knows when gradients are averaged and in place.
-        undone: is called when a step was undone.
+        undone: is called when steps were undone, with their number.
+        undo: whether copies are kept where a device waits for averages.
     """
 
-    def __init__(self, optimizer: Optimizer, averages: Averages, undone: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        averages: Averages,
+        undone: Callable[[int], None] = lambda _: None,
+        *,
+        undo: bool = False,
+    ) -> None:
         self._optimizer = optimizer
         self._part = copy.copy(optimizer)
         self._averages = averages
         self._undone = undone
+        self._unfinished = Unfinished(optimizer) if undo else None
         self._former = Former(optimizer)  # of the layers that were updated ahead of the whole step
         self._layers: list[_Layer] = []
         self._held = _Held()
@@ -156,7 +169,7 @@ class Updates:
         self._clipping = clipping
         self._reads.step()
         groups = self._optimizer.param_groups
-        self._hyper = [{k: _as_now(v) for k, v in group.items() if k != "params"} for group in groups]
+        self._hyper = self.keep()
         trained = [[id(parameter) for parameter in group["params"]] for group in groups]
         if trained != self._trained:
             self._trained = trained
@@ -166,6 +179,34 @@ class Updates:
         for layer in self._layers:
             layer.plan()
         self._due = len(self._layers)
+
+    @torch.no_grad()
+    def keep(self, *, copy: bool = True) -> list[dict[str, Any]]:
+        """Copy all that the closed step is about to change, where a device takes its updates; the hyper-parameters.
+
+        Args:
+            copy: whether the step has not changed anything yet.
+        """
+        groups = self._optimizer.param_groups
+        hyper = [{k: _as_now(v) for k, v in group.items() if k != "params"} for group in groups]
+        if self._unfinished is not None and self._averages.ahead:
+            with unrecorded():
+                self._unfinished.keep(hyper, self._averages.whole_later(), copy=copy)
+        return hyper
+
+    @torch.no_grad()
+    def undo(self) -> bool:
+        """Make parameters what they were before averages were missing, though a device went on; whether it can be."""
+        self._give_up_due()
+        with unrecorded():
+            undone = None if self._unfinished is None else self._unfinished.undo()
+        if undone is None:
+            return False
+        steps, hyper = undone
+        if steps:
+            self._put_back(hyper)
+            self._undone(steps)
+        return True
 
     def settle(self) -> None:
         """Take every update that is due, front layers first."""
@@ -300,16 +341,21 @@ class Updates:
     def _give_up(self) -> None:
         """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again.
 
-        Not so where a device has updated layers from what lay in memory.
+        Not so where a device has updated layers from what lay in memory, and nothing was kept.
         """
         self._give_up_due()
         if self._averages.ahead:
+            self.undo()
             return
         with unrecorded():
             self._former.bring_back()
-        for group, hyper in zip(self._optimizer.param_groups, self._hyper, strict=False):
-            _put_back(group, hyper)
-        self._undone()
+        self._put_back(self._hyper)
+        self._undone(1)
+
+    def _put_back(self, hyper: list[dict[str, Any]]) -> None:
+        """Undo what schedulers did since hyper-parameters were noted."""
+        for group, former in zip(self._optimizer.param_groups, hyper, strict=False):
+            _put_back(group, former)
 
     def _update(self, layers: Sequence["_Layer"]) -> None:
         """Update parameters from their gradients.

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -179,7 +180,7 @@ class Adviser:
         self.latest: Window | None = None
         self.least_s: float | None = None  # the shortest median step of a window
         self.answer: Advice | None = None
-        self._costs = BlockCosts()
+        self._costs: defaultdict[str, BlockCosts] = defaultdict(BlockCosts)  # by engine
         self._told = False
         self.failure = ""
         self.cpu_s = 0.0  # of the tuner and the planner
@@ -300,9 +301,10 @@ class Adviser:
 
         Args:
             window: the latest.
-            costs: seconds per block and per byte; by default those fitted to the windows of all configs.
+            costs: seconds per block and per byte; by default those fitted to all windows of its engine.
         """
-        per_block_s, per_byte_s = costs or (self._costs.per_block_s, self._costs.per_byte_s)
+        known = self._costs[window.config.engine]
+        per_block_s, per_byte_s = costs or (known.per_block_s, known.per_byte_s)
         job, slowest = self._training.job, window.slowest
         names = self._training.exchange.parameters
         times = window.forward_s[slowest].tolist(), window.backward_s[slowest].tolist()
@@ -313,10 +315,11 @@ class Adviser:
     def _think(self, window: Window, epoch: int) -> None:
         began_s = time.thread_time()
         try:
-            self._costs.add(window.config, window.totals)
+            costs = self._costs[window.config.engine]
+            costs.add(window.config, window.totals)
             median_s = float(np.median(window.step_s))
             self.least_s = median_s if self.least_s is None else min(self.least_s, median_s)
-            if self._costs.assumed and not self._told:
+            if costs.assumed and not self._told:
                 self._told = True
                 log.info(
                     "too few blocks, or too much alike, to tell what one costs: until that is measured, plans assume "
@@ -395,7 +398,7 @@ class Adviser:
         if not begun:
             log.info(
                 "search begun: %d configs are measured, one window of ten steps each; DDP's best buckets are one of "
-                "them", 1 + (audition.left or 0),
+                "them%s", 1 + (audition.left or 0), search.elsewhere,
             )  # fmt: skip
         if audition.over and not ended:
             search.finish(job, chosen, audition.trials)
@@ -424,7 +427,9 @@ class Adviser:
         return float(np.median(steps))
 
     def _plan(self, window: Window, config: Config) -> Advice:
-        job = self.measured_job(window)
+        engine = config.engine if config.engine in self._costs else window.config.engine
+        costs = self._costs[engine]
+        job = self.measured_job(window, (costs.per_block_s, costs.per_byte_s))
         brief = self.tuning is not None and self.tuning.iterations < WINDOW
-        order = planned_order(job, config, beside=self.measured_job(window, self._costs.beside()))
+        order = planned_order(job, config, beside=self.measured_job(window, costs.beside()))
         return Advice(MeasuredPlan(config, job, order), brief)

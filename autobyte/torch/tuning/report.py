@@ -13,7 +13,7 @@ from autobyte.config import Config
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.advice import Adviser
 from autobyte.torch.tuning.callback import State
-from autobyte.torch.tuning.kept import Trial, yardstick
+from autobyte.torch.tuning.kept import Trial, by_engine, fastest_by_engine, yardstick
 from autobyte.tuning import WINDOW
 from autobyte.units import format_percent
 
@@ -25,7 +25,7 @@ class Report:
     Args:
         model: name of its class.
         workers: ranks.
-        engine: that gradients travel by.
+        engine: that gradients travel by where a config names no other.
         wire_dtype: what gradients travel as, None as they are.
         config: in force.
         default: what training began with.
@@ -123,6 +123,7 @@ class Report:
             "step_s": self.step_s,
             "exposed_s": self.exposed_s,
             "overlap": self.overlap,
+            "engines_s": fastest_by_engine(self.trials, own=self.engine),
             "failure": self.failure,
         }
 
@@ -130,7 +131,8 @@ class Report:
         searching = ""
         if self._searching:
             searching = f"{'search unfinished' if self.over else 'searching'}, best so far "
-        lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {searching}{self._label(self.best)}"]
+        by = self.best.engine or self.engine
+        lines = [f"{self.model} on {self.workers} ranks, {by}: {searching}{self._label(self.best)}"]
         if self.link_bytes_per_s is not None:
             lines.append(f"links as blocks saw them {self.link_bytes_per_s * 8e-9:.3g} Gbit/s{self._bound()}")
         if self.exposed_s is not None:
@@ -147,6 +149,9 @@ class Report:
                 f"{self.tuner}: {windows:g} windows of {len(self.trials)} configs, "
                 f"{self.search_cost_s:.2f} s of training and {self.cpu_s:.2f} s of CPU spent{self._gain()}"
             )
+        engines = fastest_by_engine(self.trials, own=self.engine)
+        if len(engines) > 1:
+            lines.append(by_engine(engines))
         if self.failure:
             lines.append(f"failed: {self.failure}")
         return "\n".join([*lines, *([self._table()] if self.trials else [])])

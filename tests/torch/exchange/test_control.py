@@ -21,6 +21,10 @@ def test_of_a_message_its_first_sentence_is_said() -> None:
     gloo = RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer. This may mean much")
     assert first_line(gloo) == "Connection closed by peer"
     assert first_line(RuntimeError("broken\nat line 3")) == "broken"
+    nccl = "NCCL error in: NCCLUtils.cpp:94, invalid usage\nncclInvalidUsage: see below.\nLast error:\n"
+    assert first_line(RuntimeError(f"{nccl}Duplicate GPU detected : ranks 1 and 0")) == (
+        "Duplicate GPU detected : ranks 1 and 0"
+    )
     assert first_line(TimeoutError()) == "TimeoutError"
 
 

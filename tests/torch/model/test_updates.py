@@ -107,8 +107,8 @@ def test_a_step_whose_averages_never_come_is_undone_on_every_layer(there: set[st
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
     averages, optimizer = Averages(), torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-    undone: list[bool] = []
-    updates = Updates(optimizer, averages, lambda: undone.append(True))
+    undone: list[int] = []
+    updates = Updates(optimizer, averages, undone.append)
     layers = [
         CalledLayer(name, module, [(f"{name}.weight", module.weight)]) for name, module in model.named_children()
     ]
@@ -124,7 +124,7 @@ def test_a_step_whose_averages_never_come_is_undone_on_every_layer(there: set[st
     averages.there, averages.failed = set(there), True
     with pytest.raises(ConnectionError):
         model(torch.ones(1, 2))
-    assert undone == [True]
+    assert undone == [1]
     assert_equal(list(model.parameters()), before[0])
     assert_same_state(optimizer.state_dict(), before[1])
     updates.settle()  # nothing is due
