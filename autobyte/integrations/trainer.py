@@ -43,7 +43,9 @@ def attach(trainer: Trainer, **keywords: Any) -> None:
     accelerate.attach(trainer.accelerator, **keywords)
     trainer.callback_handler.callbacks.insert(0, AveragesFirst(trainer))
     trainer.create_accelerator_and_postprocess = partial(_attach_again, type(trainer), trainer, keywords)
-    trainer._get_grad_norm = partial(_norm_to_log, trainer, trainer._get_grad_norm)
+    own = getattr(trainer, "_get_grad_norm", None)
+    if own is not None:  # else a newer version asks in another way, and half of the traffic crosses the step
+        trainer._get_grad_norm = partial(_norm_to_log, trainer, own)
 
 
 class AveragesFirst(TrainerCallback):

@@ -337,7 +337,14 @@ def test_a_single_process_clips_by_itself() -> None:
     assert_equal([p.grad for p in module.parameters()], [p.grad for p in other.parameters()])
 
 
-@pytest.mark.parametrize("chooser", [{"tuner": "random", "budget": 3, "config": SMALL}, {"policy": "auto"}])
+@pytest.mark.parametrize(
+    "chooser",
+    [
+        {"tuner": "random", "budget": 3, "config": SMALL},
+        {"tuner": "random", "budget": 3, "config": SMALL, "engine": "ps"},
+        {"policy": "auto"},
+    ],
+)
 def test_configs_are_searched_for_while_gradients_are_clipped(chooser: dict[str, Any]) -> None:
     on_ranks(_searched, 2, chooser)
 
