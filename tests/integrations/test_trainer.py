@@ -75,13 +75,15 @@ def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
 
 
 def clips_nothing(rank: int, folder: str) -> None:
-    """The norm is for the log alone: the steps between are whole. Half of the model is unused."""
+    """The norm is for the log alone: the steps between are whole. A layer of the second model is not used."""
     for every, unused in ((3, {}), (3, {"ddp_find_unused_parameters": True}), (1, {})):
         settings = {"max_grad_norm": 0.0, "save_strategy": "no", "logging_steps": every}
         theirs = make(f"{folder}/theirs", autobyte=False, **settings | {"ddp_find_unused_parameters": bool(unused)})
         ours = make(f"{folder}/ours", autobyte=True, **settings | unused)
         for trainer in (ours, theirs) if unused else ():
             trainer.model.spare = nn.Linear(3, 3)
+            for parameter in trainer.model.spare.parameters():
+                nn.init.ones_(parameter)
         for trainer in (theirs, ours):
             trainer.train()
         logged = outcome(ours)[1]
