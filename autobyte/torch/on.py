@@ -17,6 +17,7 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_part, see_hooks
 from autobyte.scheduler.policies import check_sizes
+from autobyte.torch.clips import Clips
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.exchange import Heard
 from autobyte.torch.exchange.join import share_everything
@@ -24,7 +25,6 @@ from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.listening import Listeners
-from autobyte.torch.model.clipping import Clipping, check_finite
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
@@ -112,9 +112,15 @@ class On:
         self._steps = 0
         self._told_steps = -1  # that a message has said
         self._untuned = ""  # why nothing is planned or tuned
-        self._clipping: Clipping | None = None  # of the step whose averages are not in place, until it is taken
         self._evaluating = False  # the last step had a closure
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone, undo=self._undo)
+        self._clips = Clips(
+            self.training,
+            settle=self._updates.settle,
+            synchronize=self.synchronize,
+            may_wait=lambda: self._may_wait,
+            replanned=self._restart,
+        )
         self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
         listeners.start(self._updates, self._verification, self._resumption)
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
@@ -156,9 +162,11 @@ class On:
             self._take_up(exchange.heard())  # what was announced is dropped: no switch between two evaluations
             return self._step_with(closure)
         if self._may_wait and not progress.averaged:
-            self._end_backward()
-            self._updates.plan(self._clipping or Clipping())
-            self._clipping = None
+            if self._clips.pending:  # which has closed the step
+                exchange.check_untouched()
+            else:
+                exchange.close()
+            self._updates.plan(self._clips.take())
         else:
             self.synchronize()
             if self._undo:
@@ -185,49 +193,17 @@ class On:
         crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
         return crossing and not (self.training.exchange.at_once or self._verification.active)
 
-    def _end_backward(self) -> None:
-        """No more gradients come in this step; clipping has said so already."""
-        if self._clipping is not None:
-            self.training.exchange.check_untouched()
-        else:
-            self.training.exchange.close()
-
     def clip_grad_norm_(self, limit: float, kind: float, *, error_if_nonfinite: bool) -> torch.Tensor:
         """Clip by the norm of all averages, which need not be in place for that."""
-        exchange = self.training.exchange
-        if self._clipping is not None:  # by value, or by norm before
-            self.synchronize()
-        if self.training.progress.averaged:
-            return self._clip_averages(limit, kind, error_if_nonfinite)
-        self._updates.settle()
-        exchange.close(clips=True, ahead=True)
-        exchange.clipped_by_all()
-        total = exchange.norm(limit=limit, kind=kind) if exchange.halved else None
-        if total is None:
-            self._complete()
-            if not self._is_joined and self.training.clip(kind) and self._online is not None:
-                self._online.restart()
-            return self._clip_averages(limit, kind, error_if_nonfinite)
-        self._clipping = Clipping()
-        check_finite(total, kind, error_if_nonfinite=error_if_nonfinite)
-        self._clipping = Clipping.by_norm(total, limit)
-        if not self._may_wait:
-            self._complete()
-        return torch.tensor(total, dtype=torch.float32)
-
-    def _clip_averages(self, limit: float, kind: float, error_if_nonfinite: bool) -> torch.Tensor:
-        parameters = self.training.exchange.parameters.values()
-        return nn.utils.clip_grad_norm_(parameters, limit, kind, error_if_nonfinite)
+        return self._clips.by_norm(limit, kind, error_if_nonfinite=error_if_nonfinite)
 
     def clip_grad_value_(self, limit: float) -> None:
         """Clip every element, when it is used."""
-        if self._clipping is not None or self.training.progress.averaged or not self._may_wait:
-            self.synchronize()
-            nn.utils.clip_grad_value_(self.training.exchange.parameters.values(), limit)
-        else:
-            self._updates.settle()
-            self.training.exchange.close(ahead=True)
-            self._clipping = Clipping(limit=limit)
+        self._clips.by_value(limit)
+
+    def groups_to_unscale(self) -> list[dict[str, Any]]:
+        """What a gradient scaler is to unscale: all gradients, averaged, or what stands for them."""
+        return self._clips.to_unscale() or self._optimizer.param_groups
 
     def _give_up(self) -> None:
         """The user gives up the step of a backward pass. To other ranks, who may take it, it is a step."""
@@ -263,8 +239,12 @@ class On:
         self._steps = control.share(self._steps)
         if plan is not None:
             self.training.resume(plan)
-            if self._online is not None:
-                self._online.restart()
+            self._restart()
+
+    def _restart(self) -> None:
+        """Another plan is used from now on."""
+        if self._online is not None:
+            self._online.restart()
 
     @torch.no_grad()
     def _step_with(self, closure: Callable[[], Any]) -> Any:
@@ -290,7 +270,7 @@ class On:
         if self.training.progress.averaged:
             return
         exchange = self.training.exchange
-        if self._clipping is None:
+        if not self._clips.pending:
             self._updates.settle()
             exchange.close(given_up=given_up, joined=joined)
             if joined and exchange.clipped_by_all() and exchange.halved:
@@ -304,9 +284,8 @@ class On:
         exchange.wait()
         self._verification.check()
         self.training.progress.average()
-        clipping, self._clipping = self._clipping, None
-        if clipping is not None:
-            clipping.apply(exchange.parameters.values())
+        if self._clips.pending:
+            self._clips.take().apply(exchange.parameters.values())
         if self._watch and self._has_called and exchange.learned and not self._is_joined:
             self._find_layers()
 
@@ -327,7 +306,7 @@ class On:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
         clear = drop if set_to_none else zero
-        if self.training.progress.open or self._clipping is not None:
+        if self.training.progress.open or self._clips.pending:
             self._give_up()
         self.training.exchange.forget()
         in_transit = self._updates.clear_later(clear)

@@ -205,8 +205,8 @@ class DistributedOptimizer(Optimizer, Joinable):
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The user's own groups: schedulers change them in place."""
-        if is_unscaling():
-            self.synchronize()  # else averages that arrive later would have the scale still in them
+        if is_unscaling():  # else averages that arrive later would have the scale still in them
+            return self._mode.groups_to_unscale()
         return self._optimizer.param_groups
 
     @property
@@ -255,9 +255,10 @@ class DistributedOptimizer(Optimizer, Joinable):
     ) -> torch.Tensor:
         """Clip the gradients of all parameters by their norm, between `backward()` and `step()`. Collective.
 
-        It does what `torch.nn.utils.clip_grad_norm_` does after DDP's averaging. With all-reduces, half of the
-        traffic still crosses the step: ranks know the norm when each has the sums of its share, and the averages
-        travel, and are clipped, while the next forward pass goes on. The first call waits for all averages.
+        It does what `torch.nn.utils.clip_grad_norm_` does after DDP's averaging. Half of the traffic still crosses
+        the step: the norm is known when all gradients are summed, each rank its share or each server its own, and
+        the averages travel, and are clipped, while the next forward pass goes on. The first call waits for all
+        averages. A gradient scaler may unscale before: then one pass over the averages does both.
 
         Args:
             max_norm: to which the norm is brought, if it is larger.

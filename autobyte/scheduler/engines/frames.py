@@ -18,7 +18,7 @@ from enum import IntEnum
 
 log = logging.getLogger("autobyte")
 
-HEADER = struct.Struct("!BBxxIII")  # kind, dtype, step, block, payload bytes
+HEADER = struct.Struct("!BBxxIIId")  # kind, dtype, step, block, payload bytes, a number
 LARGEST = 1 << 31  # bytes of any payload
 POLL_S = 0.2  # how often who waits for the end looks whether that has any use
 
@@ -32,6 +32,9 @@ class Kind(IntEnum):
     BYE = 4  # nothing more will come from here
     LOST = 5  # a worker (its rank stands for the block) is gone: what waits for it will not come
     PICK = 6  # the leader starts this block next
+    KEEP = 7  # a worker's part of a block, whose sum is sent when it is asked for; the number is p of its norm
+    NORM = 8  # the server keeps the sum of its part, and the number is the norm
+    PULL = 9  # a worker asks for a sum that is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Head:
     step: int
     block: int
     nbytes: int
+    number: float = 0.0
 
 
 Place = Callable[["Connection", Head], memoryview]
@@ -90,7 +94,7 @@ class Connection:
 
     def queue(self, head: Head, payload: memoryview | None = None, *, urgent: bool = False) -> None:
         """Send a frame after those queued before; an urgent one before all that have not begun."""
-        packed = memoryview(HEADER.pack(head.kind, head.dtype, head.step, head.block, head.nbytes))
+        packed = memoryview(HEADER.pack(head.kind, head.dtype, head.step, head.block, head.nbytes, head.number))
         parts = [packed] if payload is None or not len(payload) else [packed, payload]
         (self._urgent if urgent else self._frames).append(parts)
 
@@ -132,12 +136,12 @@ class Connection:
 
     def _complete(self, place: Place, taken: Taken) -> None:
         if self._head is None:
-            kind, dtype, step, block, nbytes = HEADER.unpack(self._header)
+            kind, dtype, step, block, nbytes, number = HEADER.unpack(self._header)
             if kind not in set(Kind):
                 raise ConnectionError(f"rank {self.peer} sent what is no frame")
             if nbytes > self.largest:
                 raise ConnectionError(f"rank {self.peer} sent a frame of {nbytes} bytes for {self.largest} at most")
-            self._head = Head(Kind(kind), dtype, step, block, nbytes)
+            self._head = Head(Kind(kind), dtype, step, block, nbytes, number)
             if nbytes:
                 self._target, self._filled = place(self, self._head), 0
                 return
