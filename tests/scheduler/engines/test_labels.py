@@ -37,6 +37,7 @@ def _traced(rank: int, engine: str) -> tuple[Counter[str], Counter[str]]:
     model = make_model()
     optimizer = wrapped(model, engine)
     train(model, optimizer, rank, range(2))
+    optimizer.flush()  # else blocks of this step may start when the profiler runs
     training = optimizer.training
     assert training is not None
     with torch.profiler.profile(experimental_config=_ExperimentalConfig(profile_all_threads=True)) as profiler:

@@ -86,6 +86,7 @@ def _check_steps(events: list[Event], size: int) -> None:
     assert sorted((event["pid"], event["args"]["step"]) for event in steps) == [
         (rank, step) for rank in range(size) for step in TRACED
     ]
+    communication_ms: dict[int, float] = defaultdict(float)  # of a step it may lie in the one after it
     for step in steps:
         parts = step["args"]
         within = slices(events, "compute", "wait")
@@ -95,10 +96,12 @@ def _check_steps(events: list[Event], size: int) -> None:
         assert parts["exposed_communication_ms"] == pytest.approx(spent["wait"] / 1e3, abs=1e-3)
         total = parts["compute_ms"] + parts["exposed_communication_ms"] + parts["idle_ms"]
         assert total == pytest.approx(step["dur"] / 1e3, abs=1e-3)
-        assert parts["communication_ms"] > 0
+        communication_ms[step["pid"]] += parts["communication_ms"]
         names = {event["name"] for event in within}
         assert {f"{phase} {layer}" for phase in ("forward", "backward") for layer in "024"} <= names
         assert any(name.startswith("update") for name in names)
+    assert len(communication_ms) == size
+    assert min(communication_ms.values()) > 0
 
 
 def _check_blocks(events: list[Event], plans: dict[int, dict[int, int]], size: int) -> None:
