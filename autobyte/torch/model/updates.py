@@ -33,7 +33,7 @@ from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.pending import PendingClasses
+from autobyte.torch.model.pending import PendingClasses, as_they_are
 from autobyte.torch.model.reads import Reads
 from autobyte.torch.model.times import LayerTimes
 
@@ -43,6 +43,8 @@ Called = Callable[[nn.Module, object], None]
 
 #: Optimizers that treat every element by itself and keep state per parameter: updating layer by layer is the same.
 ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
+
+AHEAD_BYTES = 16 << 20  # of a layer that is copied while another is awaited: copying it takes 2 ms or so
 
 
 class Averages(Protocol):
@@ -77,10 +79,10 @@ class Updates:
     arrived: one call of the optimizer costs more than the update of a small layer. They run on a shallow copy of the
     optimizer that shares its state and sees these layers' parameters only.
 
-    A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update,
-    which mostly is while it waits for one. If they never come, the layers that were updated are again what they were,
-    and no update is due. Where a device waits for averages, and not the thread that trains, nothing is copied: a
-    step that cannot be whole is lost with the parameters.
+    A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update:
+    while another one is awaited, if there is such a wait. If they never come, the layers that were updated are again
+    what they were, and no update is due. Where a device waits for averages, and not the thread that trains, nothing
+    is copied: a step that cannot be whole is lost with the parameters.
 
     Args:
         optimizer: the user's.
@@ -99,6 +101,7 @@ class Updates:
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
         self._due = 0  # layers whose update is due
+        self._next = 0  # the first layer that was not looked at, to copy it while another is awaited
         self._clipping = Clipping()
         self._reads = Reads()
         self._taking = threading.RLock()  # any thread that reads a parameter takes its update
@@ -163,7 +166,7 @@ class Updates:
         self._held.note(self._averages.missing)
         for layer in self._layers:
             layer.plan()
-        self._due = len(self._layers)
+        self._due, self._next = len(self._layers), 0
 
     def settle(self) -> None:
         """Take every update that is due, front layers first."""
@@ -238,6 +241,7 @@ class Updates:
             try:
                 self._withdraw(layers[0])
                 self._keep(layers, left=self._due - 1)
+                self._keep_ahead(first)
                 self._averages.wait(layers[0].parameters)
                 for layer in self._arrived_after(first):
                     layers.append(layer)
@@ -280,6 +284,17 @@ class Updates:
         elif left:
             with unrecorded():
                 self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
+
+    def _keep_ahead(self, first: int) -> None:
+        """Copy the layers that come next, as long as the first of them waits for its averages."""
+        averages, awaited = self._averages, self._layers[first].parameters
+        self._next = max(self._next, first + 1)
+        while self._next < len(self._layers) and not (averages.ahead or averages.failed or averages.arrived(awaited)):
+            layer = self._layers[self._next]
+            self._next += 1
+            if layer.due and layer.nbytes <= AHEAD_BYTES:
+                with as_they_are():
+                    self._keep([layer], left=1)
 
     def _give_up_due(self) -> None:
         """Updates that are due will not be taken."""
@@ -339,6 +354,7 @@ class _Layer:
         self.parameters = parameters
         self.span = span
         self.classes = PendingClasses(parameters.values(), take)
+        self.nbytes = sum(parameter.nbytes for parameter in parameters.values())
         self.due = False
         self.clear: Callable[[nn.Parameter], None] | None = None
         self.members: dict[int, list[nn.Parameter]] = {}  # this layer's parameters, by the optimizer's groups

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from autobyte.errors import InputError
 from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.layers import CalledLayer
+from autobyte.torch.model.pending import as_they_are
 from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop
 
 
@@ -147,6 +148,43 @@ def test_layers_are_copied_only_as_long_as_averages_are_to_come() -> None:
     averages.there, averages.whole = {"0.weight", "1.weight", "2.weight"}, True
     model[1](torch.ones(1, 2))
     assert len(updates._former) == 0
+
+
+def test_layers_are_copied_while_another_is_awaited_but_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, updates, averages, expected = stepped()
+    with as_they_are():
+        before = [layer.weight.detach().clone() for layer in model]
+    monkeypatch.setattr("autobyte.torch.model.updates.AHEAD_BYTES", 16)
+    updates._layers[1].nbytes = 17
+    kept: list[int] = []
+    wait = averages.wait
+
+    def waiting(names: Iterable[str]) -> None:
+        kept.append(len(updates._former))
+        wait(names)
+
+    monkeypatch.setattr(averages, "wait", waiting)
+    model[0](torch.ones(1, 2))
+    assert kept == [2]  # the first by itself, and the last; their updates are not taken for that
+    assert averages.waited == ["0.weight"]
+    averages.failed = True
+    with pytest.raises(ConnectionError):
+        model[2](torch.ones(1, 2))
+    assert all(torch.equal(layer.weight, old) for layer, old in zip(model, before, strict=True))
+
+
+def test_copying_ahead_ends_when_the_layer_that_is_awaited_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, updates, averages, _ = stepped()
+    keep = updates._former.keep
+
+    def arriving(parameters: Iterable[nn.Parameter]) -> None:
+        keep(parameters)
+        if len(updates._former) == 2:
+            averages.there = {"0.weight"}
+
+    monkeypatch.setattr(updates._former, "keep", arriving)
+    model[0](torch.ones(1, 2))
+    assert len(updates._former) == 2
 
 
 def test_where_a_device_waits_nothing_is_copied_and_a_step_that_cannot_be_whole_is_not_undone() -> None:
