@@ -151,7 +151,7 @@ def test_layers_are_copied_only_as_long_as_averages_are_to_come() -> None:
 
 
 def test_layers_are_copied_while_another_is_awaited_but_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, updates, averages, expected = stepped()
+    model, updates, averages, _ = stepped()
     with as_they_are():
         before = [layer.weight.detach().clone() for layer in model]
     monkeypatch.setattr("autobyte.torch.model.updates.AHEAD_BYTES", 16)
