@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import zip_longest
@@ -68,12 +69,20 @@ class Control:
         """What is made where all ranks must come.
 
         Raises:
-            CommunicationError: naming the ranks that did not.
+            CommunicationError: naming the ranks that did not, or saying why they will not.
         """
+        what, alarms, began_s = "meet the other ranks", list[str](), time.monotonic()
+
+        def check() -> None:
+            if time.monotonic() > began_s + LONG_S:
+                self._listen(alarms, what)
+
         try:  # gloo holds the timeout while it waits for ranks, but not where the store does not answer
-            return Deadline(self._timeout + AFTER_GLOO).run(make)
+            return Deadline(self._timeout + AFTER_GLOO).run(make, check=check)
         except (RuntimeError, TimeoutError) as error:
-            raise self._failed("meet the other ranks", error) from error
+            raise self._failed(what, error) from error
+        finally:
+            self.rollcall.ignore()
 
     def gather(self, numbers: torch.Tensor) -> torch.Tensor:
         """Everybody's numbers, shape [size, *]."""
@@ -176,6 +185,7 @@ class Control:
         if not idle or self._broken:
             abandoned.append(self._backend)
         self._backend = None
+        self.rollcall.close()
 
     def _run(self, work: Any, what: str) -> None:
         """Wait for a call, and no longer for ranks that have failed meanwhile: they may never come to it."""
@@ -184,15 +194,23 @@ class Control:
         try:
             while not _is_over(work, patience_s):
                 patience_s = POLL_S
-                self.rollcall.listen(
-                    alarms.append, where=lambda: f"rank {self.global_rank}, step {self._step()}: could not {what}"
-                )
-                if alarms:
-                    raise RuntimeError(alarms[0])
+                self._listen(alarms, what)
         except RuntimeError as error:
             raise self._failed(what, error) from error
         finally:
             self.rollcall.ignore()
+
+    def _listen(self, alarms: list[str], what: str) -> None:
+        """Listen during a wait.
+
+        Raises:
+            RuntimeError: another rank has failed.
+        """
+        self.rollcall.listen(
+            alarms.append, where=lambda: f"rank {self.global_rank}, step {self._step()}: could not {what}"
+        )
+        if alarms:
+            raise RuntimeError(alarms[0])
 
     def _failed(self, what: str, error: Exception) -> CommunicationError:
         self._broken = True
