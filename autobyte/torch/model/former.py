@@ -41,11 +41,9 @@ class Former:
         return len(self._states)
 
     def keep(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Copy parameters, and the state that the optimizer has for them. Those that are kept stay as they are."""
+        """Copy parameters, and the state that the optimizer has for them."""
         states = self._optimizer.state
         for parameter in parameters:
-            if parameter in self._states:
-                continue
             copies, state = self._copies[parameter], states.get(parameter)
             self._copy(parameter, copies, _OWN)
             self._states[parameter] = (

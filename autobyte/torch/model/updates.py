@@ -44,7 +44,8 @@ Called = Callable[[nn.Module, object], None]
 #: Optimizers that treat every element by itself and keep state per parameter: updating layer by layer is the same.
 ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
 
-AHEAD_BYTES = 16 << 20  # of a layer that is copied while another is awaited: copying it takes 2 ms or so
+#: Parameters that are copied in one call: together with a layer that needs it, and while one is awaited.
+SOON_BYTES, AHEAD_BYTES = 1 << 20, 16 << 20
 
 
 class Averages(Protocol):
@@ -101,7 +102,7 @@ class Updates:
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
         self._due = 0  # layers whose update is due
-        self._next = 0  # the first layer that was not looked at, to copy it while another is awaited
+        self._next = 0  # the first layer that was not looked at, to copy it with others
         self._clipping = Clipping()
         self._reads = Reads()
         self._taking = threading.RLock()  # any thread that reads a parameter takes its update
@@ -240,15 +241,14 @@ class Updates:
                 return
             try:
                 self._withdraw(layers[0])
-                self._keep(layers, left=self._due - 1)
-                self._keep_ahead(first)
+                self._keep(first)
                 self._averages.wait(layers[0].parameters)
                 for layer in self._arrived_after(first):
                     layers.append(layer)
                     self._withdraw(layer)
                 if len(layers) > 1:
                     self._averages.wait([name for layer in layers[1:] for name in layer.parameters])
-                    self._keep(layers[1:], left=self._due - len(layers))
+                    self._keep_all(layers)
                 self._update(layers)
             except BaseException:
                 for layer in layers:
@@ -275,26 +275,48 @@ class Updates:
                     return
                 yield layer
 
-    def _keep(self, layers: Sequence["_Layer"], *, left: int) -> None:
-        """Copy layers that are about to be updated ahead of so many others."""
-        if self._averages.ahead:
-            return
-        if self._averages.whole:
-            self._former.forget()  # nothing can come between
-        elif left:
-            with unrecorded():
-                self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
+    def _keep(self, first: int) -> None:
+        """Copy a layer that is about to be updated ahead of others.
 
-    def _keep_ahead(self, first: int) -> None:
-        """Copy the layers that come next, as long as the first of them waits for its averages."""
-        averages, awaited = self._averages, self._layers[first].parameters
+        Those that come next are copied with it: some in the same call, which takes longer than to copy a small layer,
+        and more as long as its averages have not arrived.
+        """
+        averages, layer = self._averages, self._layers[first]
+        if averages.ahead or self._due == 1:
+            return
+        if averages.whole:
+            self._former.forget()  # nothing can come between
+            return
+        if not layer.kept:
+            self._copy([layer, *self._after(first, SOON_BYTES)])
+        while not averages.arrived(layer.parameters) and (others := self._after(first, AHEAD_BYTES)):
+            self._copy(others)
+
+    def _keep_all(self, layers: "Sequence[_Layer]") -> None:
+        """Copy layers that are about to be updated ahead of others."""
+        left = [layer for layer in layers if not layer.kept]
+        if left and self._due > len(layers) and not (self._averages.ahead or self._averages.whole):
+            self._copy(left)
+
+    def _after(self, first: int, nbytes: int) -> "list[_Layer]":
+        """The layers after one that are still to be copied, up to so many bytes."""
+        found: list[_Layer] = []
         self._next = max(self._next, first + 1)
-        while self._next < len(self._layers) and not (averages.ahead or averages.failed or averages.arrived(awaited)):
-            layer = self._layers[self._next]
+        for layer in itertools.islice(self._layers, self._next, None):
+            nbytes -= layer.nbytes
+            if nbytes < 0:
+                break
             self._next += 1
-            if layer.due and layer.nbytes <= AHEAD_BYTES:
-                with as_they_are():
-                    self._keep([layer], left=1)
+            if layer.due and not layer.kept:
+                found.append(layer)
+        return found
+
+    def _copy(self, layers: "Sequence[_Layer]") -> None:
+        """Copy layers, some of whose updates are due and stay so."""
+        with unrecorded(), as_they_are():
+            self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
+        for layer in layers:
+            layer.kept = True
 
     def _give_up_due(self) -> None:
         """Updates that are due will not be taken."""
@@ -356,12 +378,13 @@ class _Layer:
         self.classes = PendingClasses(parameters.values(), take)
         self.nbytes = sum(parameter.nbytes for parameter in parameters.values())
         self.due = False
+        self.kept = False  # it is copied as it was before its update
         self.clear: Callable[[nn.Parameter], None] | None = None
         self.members: dict[int, list[nn.Parameter]] = {}  # this layer's parameters, by the optimizer's groups
 
     def plan(self) -> None:
         """Its update is due."""
-        self.clear, self.due = None, True
+        self.clear, self.due, self.kept = None, True, False
         self.classes.set()
 
     def refuse(self) -> None:

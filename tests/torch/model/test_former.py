@@ -121,19 +121,6 @@ def test_a_tensor_that_came_in_the_place_of_another_is_not_copied_into_its_memor
     assert all(buffer.dtype is torch.float32 for buffer in buffers)
 
 
-def test_what_is_kept_stays_as_it_was_first() -> None:
-    model = nn.Linear(3, 2)
-    former = Former(SGD(model.parameters(), lr=0.1))
-    before = copy.deepcopy(list(model.parameters()))
-    keep(former, model.parameters())
-    with torch.no_grad():
-        model.weight.zero_()
-    keep(former, model.parameters())
-    with torch.no_grad():
-        former.bring_back()
-    assert alike(list(model.parameters()), before)
-
-
 def keep(former: Former, parameters: Iterable[nn.Parameter]) -> None:
     with torch.no_grad():
         former.keep(parameters)
