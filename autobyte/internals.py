@@ -90,6 +90,15 @@ def default_store() -> Store:
     return PrefixStore(f"attempt{attempt}", _get_default_store())
 
 
+def own_store() -> Store:
+    """That store, by a connection of its own, because a client that waits lets no other thread ask meanwhile.
+
+    PyTorch's older stores cannot be cloned: then it is the one that all share.
+    """
+    store = default_store()
+    return store.clone() if hasattr(store, "clone") else store
+
+
 def restart_fails() -> bool:
     """Whether torchelastic could restart this training, and the restart would fail.
 

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_part, is_making_state, is_unscaling, untraced
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space
+from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space, rank_0_speaks
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off, is_rank_0
 from autobyte.torch.listening import Listeners
@@ -133,18 +133,20 @@ class DistributedOptimizer(Optimizer, Joinable):
         undo: bool = False,
     ) -> None:
         Joinable.__init__(self)
-        if isinstance(optimizer, DistributedOptimizer):
-            raise InputError("the optimizer is wrapped already: wrap it once")
-        check(
-            optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift, timeout=timeout
-        )
-        if on_window is not None and not callable(on_window):
-            raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
-        functions = metrics(every=log_every, target=log_to)
+        with rank_0_speaks():
+            if isinstance(optimizer, DistributedOptimizer):
+                raise InputError("the optimizer is wrapped already: wrap it once")
+            check(
+                optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift,
+                timeout=timeout,
+            )  # fmt: skip
+            if on_window is not None and not callable(on_window):
+                raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
+            functions = metrics(every=log_every, target=log_to)
+            check_diagnostics(diagnostics)
+            check_space(space, tuner=tuner, policy=policy, config=config)
         if on_window is not None:
             functions["on_window="] = on_window
-        check_diagnostics(diagnostics)
-        check_space(space, tuner=tuner, policy=policy, config=config)
         self._optimizer = optimizer
         self._model = model
         self._group = process_group

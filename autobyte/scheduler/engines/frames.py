@@ -4,12 +4,15 @@ A frame is a fixed header and raw bytes. Nothing that is received is ever interp
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import selectors
 import socket
 import struct
+import termios
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +24,10 @@ log = logging.getLogger("autobyte")
 HEADER = struct.Struct("!BBxxIIId")  # kind, dtype, step, block, payload bytes, a number
 LARGEST = 1 << 31  # bytes of any payload
 POLL_S = 0.2  # how often who waits for the end looks whether that has any use
+LOOK_S = 0.02  # how often who parts looks whether everything has reached the peers
+GRACE_S = (
+    1.0  # for their goodbye, once it has: a socket that is closed before takes from them what they have not read
+)
 
 
 class Kind(IntEnum):
@@ -103,6 +110,15 @@ class Connection:
         """Whether anything is left to send."""
         return bool(self._sending or self._urgent or self._frames)
 
+    @property
+    def delivered(self) -> bool:
+        """Whether all that was queued has reached the peer's host."""
+        if self.waiting:
+            return False
+        with contextlib.suppress(OSError, ValueError):  # the system does not tell, or the socket is closed
+            return not any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
+        return True
+
     def send(self) -> None:
         """Send what the socket takes."""
         while self.waiting:
@@ -177,6 +193,7 @@ class Loop:
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._parting = False  # nothing more will be asked to be sent
+        self._delivered_s: float | None = None  # when all of it was seen to have reached the peers
         self._following = False  # parts when all peers have
         self._thread = threading.Thread(target=self._run, name="autobyte-frames", daemon=True)
 
@@ -208,7 +225,10 @@ class Loop:
             self._selector.modify(connection.sock, events, connection)
 
     def close(self, timeout_s: float) -> None:
-        """Say goodbye, and end when everything queued is sent and every peer has said the same; or at the timeout."""
+        """Say goodbye, and end when everything queued has reached the peers; or at the timeout.
+
+        Peers that have not said goodbye a second later are busy with something else.
+        """
         self.do(self._part)
         self._thread.join(timeout_s)
         self.do(self._connections.clear)
@@ -266,7 +286,9 @@ class Loop:
                 self._part()
             if self._parting and not any(c.waiting for c in self._connections):
                 return False
-        for key, events in self._selector.select():
+        if self._parting and self._is_over():
+            return False
+        for key, events in self._selector.select(LOOK_S if self._parting else None):
             if key.data is None:
                 self._woken.recv(4096)
                 continue
@@ -275,6 +297,12 @@ class Loop:
             if events & selectors.EVENT_WRITE:
                 self.flush(key.data)
         return True
+
+    def _is_over(self) -> bool:
+        """Whether peers have what was sent, and time to say goodbye."""
+        if self._delivered_s is None and all(c.ended or c.delivered for c in self._connections):
+            self._delivered_s = time.monotonic()
+        return self._delivered_s is not None and time.monotonic() > self._delivered_s + GRACE_S
 
     def _receive(self, connection: Connection) -> None:
         try:

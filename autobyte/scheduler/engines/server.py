@@ -25,7 +25,7 @@ from autobyte.scheduler.engines.labels import shown
 from autobyte.scheduler.engines.shares import norm_of
 
 DTYPES = [getattr(torch, name) for name in ITEMSIZE]
-PARTING_S = 30.0  # others may be behind, and need what this process still sends
+PARTING_S = 30.0  # in which what others need must have been sent to them
 BROKEN_S = 2.0  # on a server that does not train: for telling the workers that one of them is gone
 STALE = 4096  # pushes without one of a size, after which no memory of that size is kept
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # what halves are summed in

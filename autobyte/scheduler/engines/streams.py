@@ -8,6 +8,7 @@ memory here, on which all that depends on the order of launches, waits and event
 import queue
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import ClassVar
@@ -205,11 +206,18 @@ class HostStreams(Streams):
             self._late()
 
 
+def are_working() -> bool:
+    """Whether a stream in host memory is doing something: in the network, say, where only its end can stop it."""
+    return any(queue.is_working for queue in list(_queues))
+
+
 class _Queue:
     """A thread that does one thing after the other."""
 
     def __init__(self, name: str) -> None:
         self._items: queue.SimpleQueue[tuple[Work, list[HostEvent], HostEvent] | None] = queue.SimpleQueue()
+        self._works = False
+        _queues.add(self)
         self._thread = threading.Thread(target=self._run, name=f"autobyte-{name}", daemon=True)
         self._thread.start()
 
@@ -217,6 +225,11 @@ class _Queue:
     def is_current(self) -> bool:
         """Whether its work is what calls."""
         return threading.current_thread() is self._thread
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it does something, or is to do it."""
+        return self._works or not self._items.empty()
 
     def put(self, work: Work, after: Iterable[Event]) -> HostEvent:
         event = HostEvent()
@@ -232,8 +245,14 @@ class _Queue:
             try:
                 for each in after:
                     each.wait()
+                self._works = True
                 work()
             except Exception as error:  # told to whoever waits for the event, and for those behind it
                 event.happen(error)
             else:
                 event.happen()
+            finally:
+                self._works = False
+
+
+_queues: "weakref.WeakSet[_Queue]" = weakref.WeakSet()

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -56,6 +57,7 @@ class Control:
         self._step = step
         self._timeout = timeout
         self._broken = False  # a call has failed, and may still wait
+        self._under_way: list[tuple[Any, Any]] = []  # calls, and their tensors
         self._backend = self.meet(
             lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
         )
@@ -69,23 +71,32 @@ class Control:
         """What is made where all ranks must come.
 
         Raises:
-            CommunicationError: naming the ranks that did not.
+            CommunicationError: naming the ranks that did not, or saying why they will not.
         """
+        what, alarms, began_s = "meet the other ranks", list[str](), time.monotonic()
+
+        def check() -> None:
+            if time.monotonic() > began_s + LONG_S:
+                self._listen(alarms, what)
+
         try:  # gloo holds the timeout while it waits for ranks, but not where the store does not answer
-            return Deadline(self._timeout + AFTER_GLOO).run(make)
+            return Deadline(self._timeout + AFTER_GLOO).run(make, check=check)
         except (RuntimeError, TimeoutError) as error:
-            raise self._failed("meet the other ranks", error) from error
+            raise self._failed(what, error) from error
+        finally:
+            self.rollcall.ignore()
 
     def gather(self, numbers: torch.Tensor) -> torch.Tensor:
         """Everybody's numbers, shape [size, *]."""
         rows = [torch.empty_like(numbers) for _ in range(self.size)]
-        self._run(self._backend.allgather([rows], [numbers]), "gather numbers")
+        self._run(self._begun(self._backend.allgather([rows], [numbers]), rows, numbers), "gather numbers")
         return torch.stack(rows)
 
     def gather_later(self, numbers: torch.Tensor) -> "Tally":
         """Begin to gather everybody's numbers, without waiting; shape [size, *]."""
         rows = numbers.new_empty((self.size, *numbers.shape))
-        work = self._backend.allgather([list(rows.unbind())], [numbers])
+        parts = list(rows.unbind())
+        work = self._begun(self._backend.allgather([parts], [numbers]), parts, numbers)
         return Tally(rows, work.get_future(), lambda: self._run(work, "gather numbers"))
 
     def share(self, data: Any, *, source: int = 0) -> Any:
@@ -118,7 +129,7 @@ class Control:
         """Send one rank's tensor to all others, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        self._run(self._backend.broadcast([tensor], options), f"share {what}")
+        self._run(self._begun(self._backend.broadcast([tensor], options), tensor), f"share {what}")
 
     def send(self, tensor: torch.Tensor, *, source: int = 0, what: str) -> None:
         """Send one rank's tensor, of any kind and on any device, to all others, in place.
@@ -178,7 +189,7 @@ class Control:
         """Begin to count, without waiting, on how many ranks each flag is set."""
         counts = flags.to(torch.int32)
         options = dist.AllreduceOptions()
-        work = self._backend.allreduce([counts], options)
+        work = self._begun(self._backend.allreduce([counts], options), counts)
         return Tally(counts, work.get_future(), lambda: self._run(work, "count missing gradients"))
 
     def close(self, *, idle: bool) -> None:
@@ -188,8 +199,15 @@ class Control:
             idle: every call has come back, on all ranks, as far as is known.
         """
         if not idle or self._broken:
-            abandoned.append(self._backend)
-        self._backend = None
+            abandoned.append((self._backend, self._under_way))
+        self._backend, self._under_way = None, []  # calls keep threads and sockets, too
+        self.rollcall.close()
+
+    def _begun(self, work: Any, *tensors: Any) -> Any:
+        """Hold on to a call's tensors: one that only gloo holds is let go of by its thread, which needs Python."""
+        self._under_way = [(call, held) for call, held in self._under_way if not call.is_completed()]
+        self._under_way.append((work, tensors))
+        return work
 
     def _run(self, work: Any, what: str) -> None:
         """Wait for a call, and no longer for ranks that have failed meanwhile: they may never come to it."""
@@ -198,15 +216,23 @@ class Control:
         try:
             while not _is_over(work, patience_s):
                 patience_s = POLL_S
-                self.rollcall.listen(
-                    alarms.append, where=lambda: f"rank {self.global_rank}, step {self._step()}: could not {what}"
-                )
-                if alarms:
-                    raise RuntimeError(alarms[0])
+                self._listen(alarms, what)
         except RuntimeError as error:
             raise self._failed(what, error) from error
         finally:
             self.rollcall.ignore()
+
+    def _listen(self, alarms: list[str], what: str) -> None:
+        """Listen during a wait.
+
+        Raises:
+            RuntimeError: another rank has failed.
+        """
+        self.rollcall.listen(
+            alarms.append, where=lambda: f"rank {self.global_rank}, step {self._step()}: could not {what}"
+        )
+        if alarms:
+            raise RuntimeError(alarms[0])
 
     def _failed(self, what: str, error: Exception) -> CommunicationError:
         self._broken = True

@@ -29,7 +29,7 @@ from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.arguments import AUTO
+from autobyte.torch.arguments import AUTO, rank_0_speaks
 from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics
@@ -134,7 +134,8 @@ class Training:
         average: bool = True,
         diagnostics: Path | str | bool | None = None,
     ) -> None:
-        _check_options(engine, wire_dtype=wire_dtype, accumulation=accumulation, order=order)
+        with rank_0_speaks():
+            _check_options(engine, wire_dtype=wire_dtype, accumulation=accumulation, order=order)
         self.order = order
         self._timeout = timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)

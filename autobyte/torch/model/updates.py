@@ -33,7 +33,7 @@ from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.pending import PendingClasses
+from autobyte.torch.model.pending import PendingClasses, as_they_are
 from autobyte.torch.model.reads import Reads
 from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
@@ -45,6 +45,9 @@ Called = Callable[[nn.Module, object], None]
 
 #: Optimizers that treat every element by itself and keep state per parameter: updating layer by layer is the same.
 ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
+
+#: Parameters that are copied in one call: together with a layer that needs it, and while one is awaited.
+SOON_BYTES, AHEAD_BYTES = 1 << 20, 16 << 20
 
 
 class Averages(Protocol):
@@ -82,10 +85,10 @@ class Updates:
     arrived: one call of the optimizer costs more than the update of a small layer. They run on a shallow copy of the
     optimizer that shares its state and sees these layers' parameters only.
 
-    A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update,
-    which mostly is while it waits for one. If they never come, the layers that were updated are again what they were,
-    and no update is due. Where a device waits for averages, and not the thread that trains, all is copied when the
-    step begins if `undo` says so; else a step that cannot be whole is lost with the parameters.
+    A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update:
+    while another one is awaited, if there is such a wait. If they never come, the layers that were updated are again
+    what they were, and no update is due. Where a device waits for averages, and not the thread that trains, all is
+    copied when the step begins if `undo` says so; else a step that cannot be whole is lost with the parameters.
 
     Args:
         optimizer: the user's.
@@ -114,6 +117,7 @@ class Updates:
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
         self.timeline: TrainingTimeline | None = None  # is told of updates, while a trace is on
         self._due = 0  # layers whose update is due
+        self._next = 0  # the first layer that was not looked at, to copy it with others
         self._clipping = Clipping()
         self._reads = Reads()
         self._taking = threading.RLock()  # any thread that reads a parameter takes its update
@@ -178,7 +182,7 @@ class Updates:
         self._held.note(self._averages.missing)
         for layer in self._layers:
             layer.plan()
-        self._due = len(self._layers)
+        self._due, self._next = len(self._layers), 0
 
     @torch.no_grad()
     def keep(self, *, copy: bool = True) -> list[dict[str, Any]]:
@@ -282,14 +286,14 @@ class Updates:
                 self.timeline.take()
             try:
                 self._withdraw(layers[0])
-                self._keep(layers, left=self._due - 1)
+                self._keep(first)
                 self._averages.wait(layers[0].parameters)
                 for layer in self._arrived_after(first):
                     layers.append(layer)
                     self._withdraw(layer)
                 if len(layers) > 1:
                     self._averages.wait([name for layer in layers[1:] for name in layer.parameters])
-                    self._keep(layers[1:], left=self._due - len(layers))
+                    self._keep_all(layers)
                 self._update(layers)
             except BaseException:
                 for layer in layers:
@@ -318,15 +322,48 @@ class Updates:
                     return
                 yield layer
 
-    def _keep(self, layers: Sequence["_Layer"], *, left: int) -> None:
-        """Copy layers that are about to be updated ahead of so many others."""
-        if self._averages.ahead:
+    def _keep(self, first: int) -> None:
+        """Copy a layer that is about to be updated ahead of others.
+
+        Those that come next are copied with it: some in the same call, which takes longer than to copy a small layer,
+        and more as long as its averages have not arrived.
+        """
+        averages, layer = self._averages, self._layers[first]
+        if averages.ahead or self._due == 1:
             return
-        if self._averages.whole:
+        if averages.whole:
             self._former.forget()  # nothing can come between
-        elif left:
-            with unrecorded():
-                self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
+            return
+        if not layer.kept:
+            self._copy([layer, *self._after(first, SOON_BYTES)])
+        while not averages.arrived(layer.parameters) and (others := self._after(first, AHEAD_BYTES)):
+            self._copy(others)
+
+    def _keep_all(self, layers: "Sequence[_Layer]") -> None:
+        """Copy layers that are about to be updated ahead of others."""
+        left = [layer for layer in layers if not layer.kept]
+        if left and self._due > len(layers) and not (self._averages.ahead or self._averages.whole):
+            self._copy(left)
+
+    def _after(self, first: int, nbytes: int) -> "list[_Layer]":
+        """The layers after one that are still to be copied, up to so many bytes."""
+        found: list[_Layer] = []
+        self._next = max(self._next, first + 1)
+        for layer in itertools.islice(self._layers, self._next, None):
+            nbytes -= layer.nbytes
+            if nbytes < 0:
+                break
+            self._next += 1
+            if layer.due and not layer.kept:
+                found.append(layer)
+        return found
+
+    def _copy(self, layers: "Sequence[_Layer]") -> None:
+        """Copy layers, some of whose updates are due and stay so."""
+        with unrecorded(), as_they_are():
+            self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
+        for layer in layers:
+            layer.kept = True
 
     def _give_up_due(self) -> None:
         """Updates that are due will not be taken."""
@@ -391,13 +428,15 @@ class _Layer:
         self.parameters = parameters
         self.span = span
         self.classes = PendingClasses(parameters.values(), take)
+        self.nbytes = sum(parameter.nbytes for parameter in parameters.values())
         self.due = False
+        self.kept = False  # it is copied as it was before its update
         self.clear: Callable[[nn.Parameter], None] | None = None
         self.members: dict[int, list[nn.Parameter]] = {}  # this layer's parameters, by the optimizer's groups
 
     def plan(self) -> None:
         """Its update is due."""
-        self.clear, self.due = None, True
+        self.clear, self.due, self.kept = None, True, False
         self.classes.set()
 
     def refuse(self) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from autobyte.bound import bound_s
 from autobyte.config import Config
+from autobyte.scheduler.policies import label_of
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.advice import Adviser
 from autobyte.torch.tuning.callback import State
@@ -201,7 +202,7 @@ class Report:
     def _label(self, config: Config) -> str:
         """A config, and its policy where there are several."""
         several = len({config.policy for config in (self.config, *self.trials)}) > 1
-        return config.full_label if several else config.label
+        return f"{config.policy} {label_of(config)}".rstrip() if several else config.label
 
     def _table(self) -> str:
         table = Table(box=None, pad_edge=False)

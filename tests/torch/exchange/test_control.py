@@ -1,10 +1,13 @@
 """Ranks that do not agree end at once, and say what differs."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from faulty import (
     ENGINES,
     at_once,
@@ -12,9 +15,11 @@ from faulty import (
     said,
     wrapped,
 )
+from ranks import on_ranks
 from torch import nn
 
-from autobyte.torch.exchange.control import first_line
+from autobyte.scheduler.engines.allreduce import abandoned
+from autobyte.torch.exchange.control import Control, first_line
 
 
 def test_of_a_message_its_first_sentence_is_said() -> None:
@@ -83,3 +88,20 @@ def _plans_otherwise(rank: int, engine: str) -> None:
 
     training.agreed_plan = otherwise
     wrapped(make_model(), engine)
+
+
+def test_calls_that_are_under_way_keep_their_tensors_though_nobody_else_does() -> None:
+    """gloo's thread would let go of the last one when the process ends, and it needs Python for that."""
+    assert on_ranks(_counts_alone, 2) == [1, 0]
+
+
+def _counts_alone(rank: int) -> int:
+    control = Control("alone", rank=rank, ranks=[0, 1], timeout=timedelta(seconds=20))
+    control.gather(torch.ones(1))
+    if rank == 0:
+        control.tally(torch.ones(3))  # the other rank does not
+        control.close(idle=False)
+    left = sum(not work.is_completed() for _, calls in abandoned for work, _tensors in calls)
+    dist.barrier()
+    control.close(idle=True)
+    return left

@@ -111,6 +111,28 @@ def _raising(rank: int, engine: str, where: str) -> None:
     optimizer.flush()
 
 
+def test_a_rank_that_parts_does_not_wait_for_those_that_are_busy() -> None:
+    """It has raised, say, and the others evaluate: they hear of it when they go on."""
+    launches = [Ranks(_leaves, 2, engine, timeout_s=60) for engine in ("ps", "dear", "leader")]
+    for ranks in launches:
+        outcomes = ranks.outcomes()
+        assert outcomes[1] < 8
+        assert re.match("CommunicationError: " + WHERE.format(rank=0), said(outcomes[0])), outcomes[0]
+
+
+def _leaves(rank: int, engine: str) -> float:
+    model = make_model()
+    optimizer = wrapped(model, engine, timedelta(seconds=40))
+    train(model, optimizer, rank, range(4))
+    optimizer.flush()
+    if rank == 0:
+        time.sleep(15)
+        train(model, optimizer, rank, range(4, STEPS))
+    began = time.monotonic()
+    optimizer.close()
+    return time.monotonic() - began
+
+
 @pytest.mark.parametrize("fault", ["fail", "hang", "delay", "jitter"])
 def test_an_engine_that_fails_on_purpose(fault: str) -> None:
     """Whatever engine is underneath: the rank whose block fails says so, and the other one hears it."""
