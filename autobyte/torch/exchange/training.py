@@ -222,6 +222,7 @@ class Training:
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
+        self._known = _ids(optimizer)  # when groups were last found to have these alone
         transport = self._engine = connector(engine)(self, timeout)
         made.callback(transport.close)
         self._prepare(plan)
@@ -270,12 +271,15 @@ class Training:
         Raises:
             InputError: there are some; their gradients do not travel.
         """
+        if (ids := _ids(optimizer)) == self._known:  # to hash a parameter takes several times as long
+            return
         added = sum(p not in self._members for group in optimizer.param_groups for p in group["params"])
         if added:
             raise InputError(
                 f"{added} parameters were added to the optimizer after it was wrapped, and their gradients do not "
                 "travel: close() this wrapper, and wrap the optimizer again"
             )
+        self._known = ids
 
     def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
         """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
@@ -467,6 +471,11 @@ class Training:
         laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
         self._agree("a model", laid)  # gradients travel in the order of memory
         return parameters
+
+
+def _ids(optimizer: Optimizer) -> list[list[int]]:
+    """Which parameters every group has."""
+    return [list(map(id, group["params"])) for group in optimizer.param_groups]
 
 
 def _check_options(engine: str, *, wire_dtype: str | None, accumulation: int, order: str) -> None:

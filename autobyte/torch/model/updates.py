@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
+from operator import is_
 from typing import Any, Protocol
 
 import torch
@@ -432,6 +433,8 @@ class _Held:
         place = _differing(_versions(gradients), self._gradient_versions[span])
         if place is not None:
             raise _changed(self._names[span][place])
+        if self._is_untouched(span):
+            return
         for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True), span.start):
             now = parameter.grad
             if now is not gradient and now is not None and place not in self.standing_in:
@@ -439,8 +442,9 @@ class _Held:
 
     def restore(self, span: slice) -> list[nn.Parameter]:
         """Bring back gradients that had been dropped, and return their parameters."""
-        dropped = []
-        for place, parameter in enumerate(self._parameters[span], span.start):
+        dropped: list[nn.Parameter] = []
+        untouched = not self.standing_in and self._is_untouched(span)
+        for place, parameter in () if untouched else enumerate(self._parameters[span], span.start):
             if place in self.standing_in:  # `.grad` is what arrived from other ranks, or None
                 if place in self._dropped:
                     dropped.append(parameter)
@@ -449,6 +453,10 @@ class _Held:
                 dropped.append(parameter)
         self._let_go(span)
         return dropped
+
+    def _is_untouched(self, span: slice) -> bool:
+        """Whether every `.grad` is what it was."""
+        return all(map(is_, [parameter.grad for parameter in self._parameters[span]], self._gradients[span]))
 
     def _let_go(self, span: slice) -> None:
         self._gradients[span] = [None] * (span.stop - span.start)
