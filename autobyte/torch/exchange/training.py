@@ -537,7 +537,6 @@ def broadcast_state(model: nn.Module, control: Control, *, buffers_only: bool = 
     Raises:
         CommunicationError: a rank does not take part within the timeout.
     """
-    for name, parameter in () if buffers_only else model.named_parameters():
-        control.send(parameter, what=f"parameter '{name}'")
-    for name, buffer in model.named_buffers():
-        control.send(buffer, what=f"buffer '{name}'")
+    if not buffers_only:
+        control.send_each((f"parameter '{name}'", parameter) for name, parameter in model.named_parameters())
+    control.send_each((f"buffer '{name}'", buffer) for name, buffer in model.named_buffers())
