@@ -41,6 +41,8 @@ NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: w
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
 
+_strided, _uses, _ScriptModule = torch.strided, torch._C._storage_Use_Count, torch.jit.ScriptModule
+
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
@@ -61,10 +63,10 @@ def is_shared(gradient: Tensor) -> bool:
     uses a storage. What autograd hands on is detached; a gradient that is a view was set by the user, whose buffer is
     to be averaged.
     """
-    if gradient.layout is not torch.strided or gradient._is_view():
+    if gradient.layout is not _strided or gradient._is_view():
         return False
     storage = gradient.untyped_storage()  # counts, too
-    uses: int = torch._C._storage_Use_Count(storage._cdata)
+    uses: int = _uses(storage._cdata)
     return uses > 2
 
 
@@ -312,7 +314,7 @@ def is_compiled(module: nn.Module) -> bool:
 
     Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
     """
-    if getattr(module, "_compiled_call_impl", None) is not None or isinstance(module, torch.jit.ScriptModule):
+    if vars(module).get("_compiled_call_impl") is not None or isinstance(module, _ScriptModule):
         return True
     return "_orig_mod" in module._modules  # hasattr would look for a parameter and a buffer of that name, too
 

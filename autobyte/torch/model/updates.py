@@ -173,12 +173,12 @@ class Updates:
                 if layer.due:
                     self._take(index)
 
-    def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[nn.Parameter]:
-        """`zero_grad()` was called: clear gradients that still travel after their update; return their parameters."""
+    def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[int]:
+        """`zero_grad()` was called: clear gradients that still travel after their update; ids of their parameters."""
         due = [layer for layer in self._layers if layer.due]
         for layer in due:
             layer.clear = clear
-        return {parameter for layer in due for parameter in layer.parameters.values()}
+        return {each for layer in due for each in map(id, layer.parameters.values())}
 
     def remove(self) -> None:
         """Take the hooks away, and give up what is due and refused: parameters can be read again."""
