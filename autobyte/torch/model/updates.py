@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, Protocol
 
 import torch
@@ -394,7 +394,7 @@ class _Held:
             if gradient is None:
                 zeros = missing(self._names[place])
                 gradients[place] = self.standing_in[place] = self._parameters[place].grad = zeros
-        self._versions = _versions(self._parameters)
+        self._versions = list(map(_version, self._parameters))
         self._gradient_versions = _versions(gradients)
 
     def withdraw(self, span: slice) -> None:
@@ -424,7 +424,7 @@ class _Held:
             InputError: a parameter, or its gradient, was changed meanwhile.
         """
         parameters, gradients = self._parameters[span], self._gradients[span]
-        place = _differing(_versions(parameters), self._versions[span])
+        place = _differing(list(map(_version, parameters)), self._versions[span])
         if place is not None:
             raise InputError(
                 f"parameter '{self._names[span][place]}' was changed after step(), before its update was taken: call "
@@ -460,6 +460,9 @@ class _Held:
 
     def _let_go(self, span: slice) -> None:
         self._gradients[span] = [None] * (span.stop - span.start)
+
+
+_version = attrgetter("_version")
 
 
 def _versions(tensors: Iterable[torch.Tensor | None]) -> list[int]:
