@@ -130,6 +130,8 @@ class Exchange:
         self._waits = Waits(self.marks)
         self._on_gpu = any(device.type == "cuda" for device, _ in self._kinds)
         self._mirrored = {place for place, name in enumerate(parameters) if name in mirrors}
+        # Those of a GPU are sent one by one: copies leave as early as they can, and each may be of another stream.
+        self._one_by_one = bool(self._mirrored) or self.ahead
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = [0] * len(parameters)
@@ -405,7 +407,7 @@ class Exchange:
         return complete
 
     def _pass(self, place: int, parameter: nn.Parameter) -> None:
-        """Count a backward pass of a gradient; the last one of the step sends it as soon as a block is full."""
+        """Count a backward pass of a gradient; after the last one of the step it is sent when a block is full."""
         passes = self._passes[place] = self._passes[place] + 1
         if passes != self._accumulation:
             if passes > self._accumulation:
@@ -423,7 +425,7 @@ class Exchange:
             self.at_once = True
             return
         self._complete.append((place, gradient, gradient._version))
-        if self._filling.fills(self._indices[place]) or self._mirrored:  # copies leave a GPU as early as they can
+        if self._filling.fills(self._indices[place]) or self._one_by_one:
             self._send()
 
     def _begin(self, *, joined: bool = False) -> None:
