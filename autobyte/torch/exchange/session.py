@@ -204,9 +204,9 @@ class Session:
         self.fail(self._failure(f"tensor '{self._name(tensor)}' has not arrived; {first_line(error)}"))
 
     def listen(self, heard: Callable[[str], None]) -> None:
-        """Call back if another rank raises an alarm, until `ignore` is called."""
+        """Call back if another rank raises an alarm, until `ignore` is called; the log says whom it waits for."""
         if self._rollcall is not None:
-            self._rollcall.listen(heard)
+            self._rollcall.listen(heard, where=self._waits)
 
     def ignore(self) -> None:
         """Listen to no alarm."""
