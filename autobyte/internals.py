@@ -42,6 +42,8 @@ NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: w
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
 
+_strided, _uses, _ScriptModule = torch.strided, torch._C._storage_Use_Count, torch.jit.ScriptModule
+
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
@@ -62,10 +64,10 @@ def is_shared(gradient: Tensor) -> bool:
     uses a storage. What autograd hands on is detached; a gradient that is a view was set by the user, whose buffer is
     to be averaged.
     """
-    if gradient.layout is not torch.strided or gradient._is_view():
+    if gradient.layout is not _strided or gradient._is_view():
         return False
     storage = gradient.untyped_storage()  # counts, too
-    uses: int = torch._C._storage_Use_Count(storage._cdata)
+    uses: int = _uses(storage._cdata)
     return uses > 2
 
 
@@ -336,22 +338,21 @@ def is_compiled(module: nn.Module) -> bool:
 
     Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
     """
-    if getattr(module, "_compiled_call_impl", None) is not None or isinstance(module, torch.jit.ScriptModule):
+    if module.__dict__.get("_compiled_call_impl") is not None or isinstance(module, _ScriptModule):
         return True
     return "_orig_mod" in module._modules  # hasattr would look for a parameter and a buffer of that name, too
 
 
 def has_compiled_part(model: nn.Module) -> bool:
     """Whether a module of a model, or its `forward`, is compiled. Every step asks, and `modules()` takes its time."""
-    waiting, seen = [model], {model}
-    while waiting:
-        module = waiting.pop()
-        if is_compiled(module) or has_compiled_forward(module):
+    modules, seen = [model], {model}
+    for module in modules:  # grows meanwhile
+        if is_compiled(module) or ("forward" in module.__dict__ and has_compiled_forward(module)):
             return True
         for child in module._modules.values():
             if child is not None and child not in seen:
                 seen.add(child)
-                waiting.append(child)
+                modules.append(child)
     return False
 
 
@@ -370,7 +371,14 @@ def uncompiled(hook: Hook) -> Hook:
     The public `torch.compiler.disable` would import the compiler, which takes seconds, for those who never use it.
     """
     dynamo = sys.modules.get("torch._dynamo")
-    return hook if dynamo is None else dynamo.disable(hook)
+    if dynamo is None:
+        return hook
+    disabled, is_compiling = dynamo.disable(hook), torch.compiler.is_compiling
+
+    def either(*arguments: Any) -> Any:
+        return disabled(*arguments) if is_compiling() else hook(*arguments)  # the former takes several times as long
+
+    return cast(Hook, either)
 
 
 def untraced(method: Hook) -> Hook:

@@ -312,7 +312,7 @@ class On:
         in_transit = self._updates.clear_later(clear)
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter not in in_transit:
+                if id(parameter) not in in_transit:
                     clear(parameter)
 
     def state_dict(self) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Nowhere(Streams):
     ahead = False
     over = Over()
 
-    def mark(self, written: torch.Tensor | None = None) -> Event:
+    def mark(self, written: Any = ()) -> Event:
         return self.over
 
     def enqueue(self, work: Any, after: Any, used: Any = ()) -> Event:
@@ -335,10 +335,15 @@ class Spent(NamedTuple):
         """On the thread that trains, over plain training (s)."""
         return (self.thread[0] - self.thread[2]) / self.tensors
 
+    @property
+    def per_tensor_of_ddp(self) -> float:
+        """The same of DistributedDataParallel (s)."""
+        return (self.thread[1] - self.thread[2]) / self.tensors
+
     def row(self, engine: str, policy: str) -> str:
         ours, ddp, plain = (1e3 * seconds for seconds in self.thread)
         all_threads, all_ddp, _ = (1e3 * seconds for seconds in self.process)
-        others = 1e6 * (self.thread[1] - self.thread[2]) / self.tensors
+        others = 1e6 * self.per_tensor_of_ddp
         return (
             f"{self.tensors:6} {engine:>15} {policy:>5} {self.blocks:6} {ours:9.2f} {ddp:8.2f} {plain:8.2f} "
             f"{all_threads:9.2f} {all_ddp:8.2f} {1e6 * self.per_tensor:8.1f} {others:6.1f}"
@@ -390,8 +395,10 @@ def test_cpu_of_a_step_beside_ddp() -> None:
             for policy, config in (("fused", FUSED), ("whole", WHOLE), ("ddp", DDP)):
                 of = spent(size, engine, config)
                 print(of.row(engine, policy), flush=True)
-                if engine == "instant" and policy == "fused":
-                    assert of.thread[0] <= 4 * of.thread[2]  # of plain training, which a busy machine slows down, too
+                if engine == "instant" and policy == "fused":  # a busy machine slows DDP's hooks down, too
+                    assert of.per_tensor <= max(15e-6, 3 * of.per_tensor_of_ddp)
+                if size is RESNET50 and policy == "fused":
+                    assert of.thread[0] - of.thread[1] <= 3e-3
 
 
 def test_a_block_takes_little_cpu() -> None:

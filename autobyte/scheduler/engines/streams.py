@@ -47,7 +47,7 @@ class Streams(ABC):
     ahead: ClassVar[bool]
 
     @abstractmethod
-    def mark(self, written: Tensor | None = None) -> Event:
+    def mark(self, written: Iterable[Tensor] = ()) -> Event:
         """Record an event behind all that the model's stream has been given so far; in `work`, behind what that does.
 
         Args:
@@ -143,20 +143,20 @@ class HostStreams(Streams):
         self._computes = late is not None or hide  # so events of the model's stream happen later
         self._compute, self._communication = _Queue("compute"), _Queue("communication")
 
-    def mark(self, written: Tensor | None = None) -> Event:
+    def mark(self, written: Iterable[Tensor] = ()) -> Event:
         """Record an event on the model's stream."""
         if not self._computes or self._communication.is_current:
             event = HostEvent()
             event.happen()
             return event
-        if written is None or not self._hide:
-            return self._compute.put(self._sleep, ())
-        value = written.clone()
-        written.fill_(torch.nan)
+        hidden = [(tensor, tensor.clone()) for tensor in written] if self._hide else []
+        for tensor, _ in hidden:
+            tensor.fill_(torch.nan)
 
         def appear() -> None:
             self._sleep()
-            written.copy_(value)
+            for tensor, value in hidden:
+                tensor.copy_(value)
 
         return self._compute.put(appear, ())
 

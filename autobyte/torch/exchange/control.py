@@ -6,7 +6,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
@@ -20,7 +20,9 @@ from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.torch.exchange.deadline import Deadline
 from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.rollcall import LONG_S, POLL_S, RollCall
+from autobyte.units import MIB
 
+TOGETHER = 4 * MIB  # bytes of small tensors that are sent as one message
 AFTER_GLOO = timedelta(seconds=1)  # gloo's own message comes first, and says more
 
 
@@ -144,6 +146,25 @@ class Control:
         if travelling.data_ptr() != tensor.data_ptr():
             tensor.copy_(travelling)
 
+    def send_each(self, tensors: Iterable[tuple[str, torch.Tensor]], *, source: int = 0) -> None:
+        """Send one rank's tensors to all others, in place; a message takes as long as thousands of small ones' bytes.
+
+        Args:
+            tensors: with what each is, for the message of a failure.
+        """
+        for together in _runs(tensors):
+            what = together[0][0]
+            if len(together) == 1:
+                self.send(together[0][1], source=source, what=what)
+                continue
+            parts = [tensor.detach().cpu().contiguous().view(-1).view(torch.uint8) for _, tensor in together]
+            travelling = torch.cat(parts)
+            self.broadcast(travelling, source=source, what=what)
+            if self.rank != source:
+                sent = torch.split(travelling, [len(part) for part in parts])
+                for (_, tensor), part in zip(together, sent, strict=True):
+                    tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
+
     def failure(self, what: str, *, step: int | None = None) -> CommunicationError:
         """What all ranks see at once, as an error that says where details are.
 
@@ -255,6 +276,21 @@ def _is_over(work: Any, patience_s: float) -> bool:
         return False
     work.wait()
     return True
+
+
+def _runs(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Tensors of one dtype that follow on each other, and are small together; empty ones are left out."""
+    run: list[tuple[str, torch.Tensor]] = []
+    nbytes = 0
+    for what, tensor in tensors:
+        if run and (tensor.dtype is not run[0][1].dtype or nbytes + tensor.nbytes > TOGETHER):
+            yield run
+            run, nbytes = [], 0
+        if tensor.numel():
+            run.append((what, tensor))
+            nbytes += tensor.nbytes
+    if run:
+        yield run
 
 
 def _digest(value: str) -> torch.Tensor:

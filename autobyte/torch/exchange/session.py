@@ -79,9 +79,9 @@ class Session:
         self._coming = len(self._arrived)
         self._unreduced = plan.tiling.scatters
 
-    def ready(self, tensor: int) -> None:
-        """A gradient is complete."""
-        self.runner.ready(tensor)
+    def ready(self, tensors: Iterable[int]) -> None:
+        """Gradients are complete."""
+        self.runner.ready(*tensors)
 
     def end(self) -> None:
         """No more gradients come in this step."""
@@ -120,9 +120,11 @@ class Session:
         missing = wanted[:]
 
         def over() -> bool:
-            while missing and arrived[missing[-1]]:  # nobody looks at any of them twice
-                missing.pop()
-            self._awaited.update(missing[-1:])
+            while missing:  # nobody looks at any of them twice
+                self._awaited.add(missing[-1])  # first: whoever lets it arrive looks here afterwards
+                if not arrived[missing[-1]]:
+                    break
+                self._awaited.discard(missing.pop())
             return self._error is not None or not missing
 
         self._wait(over)
@@ -268,11 +270,12 @@ class Session:
         return over and self._error is None
 
     def _on_arrived(self, tensor: int) -> None:
-        with self._changed:
-            if not self._arrived[tensor]:
-                self._arrived[tensor] = True  # first: who sees that none is coming may begin the next step
-                self._coming -= 1
-            if tensor in self._awaited:
+        """Note it without a lock: the runner tells of one tensor at a time."""
+        if not self._arrived[tensor]:
+            self._arrived[tensor] = True  # first: who sees that none is coming may begin the next step
+            self._coming -= 1
+        if tensor in self._awaited:
+            with self._changed:
                 self._awaited.discard(tensor)
                 self._changed.notify_all()
 

@@ -216,6 +216,7 @@ class Training:
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
+        self._known = _ids(optimizer)  # when groups were last found to have these alone
         scale = 1 / self.size if average else None
         connect_way = partial(way_of, self, parameters, timeout, scale=scale, failed=self._on_failed_copy)
         self._ways = Ways(self.ways, connect_way, tensors=lambda: self.session.plan.job.gradients.names)
@@ -271,12 +272,15 @@ class Training:
         Raises:
             InputError: there are some; their gradients do not travel.
         """
+        if (ids := _ids(optimizer)) == self._known:  # to hash a parameter takes several times as long
+            return
         added = sum(p not in self._members for group in optimizer.param_groups for p in group["params"])
         if added:
             raise InputError(
                 f"{added} parameters were added to the optimizer after it was wrapped, and their gradients do not "
                 "travel: close() this wrapper, and wrap the optimizer again"
             )
+        self._known = ids
 
     def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
         """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
@@ -477,6 +481,11 @@ class Training:
         return parameters
 
 
+def _ids(optimizer: Optimizer) -> list[list[int]]:
+    """Which parameters every group has."""
+    return [list(map(id, group["params"])) for group in optimizer.param_groups]
+
+
 def _check_options(engine: str, *, wire_dtype: str | None, accumulation: int, order: str) -> None:
     """Look at what can be wrong without a model.
 
@@ -536,7 +545,6 @@ def broadcast_state(model: nn.Module, control: Control, *, buffers_only: bool = 
     Raises:
         CommunicationError: a rank does not take part within the timeout.
     """
-    for name, parameter in () if buffers_only else model.named_parameters():
-        control.send(parameter, what=f"parameter '{name}'")
-    for name, buffer in model.named_buffers():
-        control.send(buffer, what=f"buffer '{name}'")
+    if not buffers_only:
+        control.send_each((f"parameter '{name}'", parameter) for name, parameter in model.named_parameters())
+    control.send_each((f"buffer '{name}'", buffer) for name, buffer in model.named_buffers())

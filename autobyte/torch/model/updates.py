@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter, is_
 from typing import Any, Protocol
 
 import torch
@@ -219,12 +220,12 @@ class Updates:
                 if layer.due:
                     self._take(index)
 
-    def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[nn.Parameter]:
-        """`zero_grad()` was called: clear gradients that still travel after their update; return their parameters."""
+    def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[int]:
+        """`zero_grad()` was called: clear gradients that still travel after their update; ids of their parameters."""
         due = [layer for layer in self._layers if layer.due]
         for layer in due:
             layer.clear = clear
-        return {parameter for layer in due for parameter in layer.parameters.values()}
+        return {each for layer in due for each in map(id, layer.parameters.values())}
 
     def remove(self) -> None:
         """Take the hooks away, and give up what is due and refused: parameters can be read again."""
@@ -484,7 +485,7 @@ class _Held:
             if gradient is None:
                 zeros = missing(self._names[place])
                 gradients[place] = self.standing_in[place] = self._parameters[place].grad = zeros
-        self._versions = _versions(self._parameters)
+        self._versions = list(map(_version, self._parameters))
         self._gradient_versions = _versions(gradients)
 
     def withdraw(self, span: slice) -> None:
@@ -514,7 +515,7 @@ class _Held:
             InputError: a parameter, or its gradient, was changed meanwhile.
         """
         parameters, gradients = self._parameters[span], self._gradients[span]
-        place = _differing(_versions(parameters), self._versions[span])
+        place = _differing(list(map(_version, parameters)), self._versions[span])
         if place is not None:
             raise InputError(
                 f"parameter '{self._names[span][place]}' was changed after step(), before its update was taken: call "
@@ -523,6 +524,8 @@ class _Held:
         place = _differing(_versions(gradients), self._gradient_versions[span])
         if place is not None:
             raise _changed(self._names[span][place])
+        if self._is_untouched(span):
+            return
         for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True), span.start):
             now = parameter.grad
             if now is not gradient and now is not None and place not in self.standing_in:
@@ -530,8 +533,9 @@ class _Held:
 
     def restore(self, span: slice) -> list[nn.Parameter]:
         """Bring back gradients that had been dropped, and return their parameters."""
-        dropped = []
-        for place, parameter in enumerate(self._parameters[span], span.start):
+        dropped: list[nn.Parameter] = []
+        untouched = not self.standing_in and self._is_untouched(span)
+        for place, parameter in () if untouched else enumerate(self._parameters[span], span.start):
             if place in self.standing_in:  # `.grad` is what arrived from other ranks, or None
                 if place in self._dropped:
                     dropped.append(parameter)
@@ -541,8 +545,15 @@ class _Held:
         self._let_go(span)
         return dropped
 
+    def _is_untouched(self, span: slice) -> bool:
+        """Whether every `.grad` is what it was."""
+        return all(map(is_, [parameter.grad for parameter in self._parameters[span]], self._gradients[span]))
+
     def _let_go(self, span: slice) -> None:
         self._gradients[span] = [None] * (span.stop - span.start)
+
+
+_version = attrgetter("_version")
 
 
 def _versions(tensors: Iterable[torch.Tensor | None]) -> list[int]:

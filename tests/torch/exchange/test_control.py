@@ -18,6 +18,7 @@ from faulty import (
 from ranks import on_ranks
 from torch import nn
 
+from autobyte.internals import own_gloo
 from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.torch.exchange.control import Control, first_line
 
@@ -105,3 +106,49 @@ def _counts_alone(rank: int) -> int:
     dist.barrier()
     control.close(idle=True)
     return left
+
+
+def test_tensors_of_any_kind_are_sent_few_messages_together() -> None:
+    messages, *_ = on_ranks(_sends_each, 3)
+    assert messages == 5  # float32, bfloat16, float32 twice, for the last is large, and bool
+
+
+def _sends_each(rank: int) -> int:
+    torch.manual_seed(rank)
+    backend = own_gloo("sends", rank=rank, size=3, timeout=timedelta(seconds=20))
+    control = Control("sends", rank=rank, ranks=range(3), timeout=timedelta(seconds=20))
+    tensors = [
+        torch.randn(3),
+        torch.randn(()),
+        torch.empty(0),
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(5).to(torch.bfloat16),
+        torch.randn(4, 4).T,
+        torch.randn(2, 600_000)[1],
+        torch.randn(1_100_000),
+        torch.rand(7) > 0.5,
+    ]
+    expected = [tensor.clone() for tensor in tensors]
+    for tensor in expected:
+        if tensor.numel():
+            sent = tensor.float().contiguous()
+            backend.broadcast([sent], _from_rank_1()).wait()
+            tensor.copy_(sent)
+    messages, broadcast = 0, control.broadcast
+
+    def counted(tensor: torch.Tensor, **keywords: Any) -> None:
+        nonlocal messages
+        messages += 1
+        broadcast(tensor, **keywords)
+
+    control.broadcast = counted  # type: ignore[method-assign]
+    control.send_each((("a tensor", tensor) for tensor in tensors), source=1)
+    for tensor, value in zip(tensors, expected, strict=True):
+        assert torch.equal(tensor, value), tensor.shape
+    return messages
+
+
+def _from_rank_1() -> Any:
+    options = dist.BroadcastOptions()
+    options.rootRank = 1
+    return options
