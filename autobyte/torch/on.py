@@ -23,6 +23,7 @@ from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
+from autobyte.torch.handover import Handover
 from autobyte.torch.listening import Listeners
 from autobyte.torch.model.clipping import Clipping, check_finite
 from autobyte.torch.model.former import Former
@@ -117,6 +118,7 @@ class On:
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
         self._times: LayerTimes | None = None  # once layers are known
+        self._handover: Handover | None = None  # then, too
         if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
         else:
@@ -166,8 +168,10 @@ class On:
     @property
     def _may_wait(self) -> bool:
         """Whether the updates of this step may wait for the next forward pass."""
-        crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
-        return crossing and not (self.training.exchange.at_once or self._verification.active)
+        exchange = self.training.exchange
+        if not (self._cross and self._updates.ready) or exchange.at_once or exchange.reduction is not None:
+            return False
+        return not self._verification.active and can_cross_steps(self._optimizer)
 
     def _end_backward(self) -> None:
         """No more gradients come in this step; clipping has said so already."""
@@ -305,7 +309,7 @@ class On:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
         clear = drop if set_to_none else zero
-        if self.training.progress.open or self._clipping is not None:
+        if self.training.exchange.begun or self._clipping is not None:
             self._give_up()
         self.training.exchange.forget()
         in_transit = self._updates.clear_later(clear)
@@ -330,7 +334,7 @@ class On:
         try:
             self.flush()
             self.training.exchange.start_over()
-            if self.training.progress.open:
+            if self.training.exchange.begun:
                 self._give_up()
                 self.training.exchange.start_over()
         except CommunicationError as error:
@@ -375,6 +379,8 @@ class On:
             self.last_report = replace(self.report(), over=True)
             for handle in (*self._watch, *self._marks, *self._handles):
                 handle.remove()
+            if self._handover is not None:
+                self._handover.remove()
             self._updates.remove()
             self.part()
 
@@ -448,6 +454,8 @@ class On:
         for hook in (*self._watch, *self._marks):
             hook.remove()
         self._watch, self._marks = [], []
+        if self._handover is not None:
+            self._handover.remove()
         log.info(
             "updates happen in step(), not layer by layer: the model was compiled after the optimizer was wrapped"
         )
@@ -483,8 +491,16 @@ class On:
             if self.training.rank == 0:
                 adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
             self._times = times
-            self._measure(layers, times)
-            self._online = Online(self.training, layers, times, adviser, self._callback)
+            self._handover = Handover(
+                self._model,
+                self.training,
+                self._updates,
+                measure=partial(self._measure, layers, times),
+                hooked=lambda: self._hooked and True in self._has_called and not self._verification.active,
+            )
+            self._online = Online(
+                self.training, layers, times, adviser, callback=self._callback, hand_over=self._handover.hand_over
+            )
             self._listeners.tune(self._online)
         else:
             self._untuned = "ranks call their layers in different orders: nothing is planned or tuned"
@@ -496,15 +512,17 @@ class On:
         chosen = self._search.tuner if self._search is not None else "none"
         return Recording(self._record, fingerprint(self.training, policy=self._default.policy), tuner=chosen)
 
-    def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> None:
+    def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> list[RemovableHandle]:
         """Set the hooks that time layers, beside those that are there anyway."""
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
         self._listeners.measure(times, places)
+        marks: list[RemovableHandle] = []
         if not self._cross:
             for index, layer in enumerate(layers):
-                self._marks.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
-        self._marks.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
-        self._marks.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
+                marks.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
+        marks.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
+        marks.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
+        return marks
 
     def accompany(self) -> None:
         """Take part in a step of the other ranks, as a rank whose inputs have ended."""
