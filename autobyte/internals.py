@@ -30,7 +30,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import AllgatherOptions, Work
+from torch._C._distributed_c10d import AllgatherOptions, Logger, Reducer, Work, _compute_bucket_assignment_by_size
 from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
@@ -236,14 +236,15 @@ class OwnReducer:
         add: Callable[[Tensor], torch.futures.Future[list[Tensor]]],
         share: Callable[[Tensor], None],
     ) -> None:
-        each, sparse = list(parameters.values()), [False] * len(parameters)
-        indices, limits = dist._compute_bucket_assignment_by_size(each, [first_bytes, bucket_bytes], sparse)
+        each: list[Tensor] = list(parameters.values())
+        sparse = [False] * len(each)
+        indices, limits = _compute_bucket_assignment_by_size(each, [first_bytes, bucket_bytes], sparse)
         self._group = _Sums(rank, size, add, share)
         names = dict(enumerate(parameters))  # asked for where TORCH_DISTRIBUTED_DEBUG is set
-        self._reducer = dist.Reducer(
+        self._reducer = Reducer(
             each, indices[::-1], limits[::-1], self._group, sparse, bucket_bytes, False, False, names, first_bytes
         )
-        self._logger = dist.Logger(self._reducer)
+        self._logger = Logger(self._reducer)
         self._reducer.set_logger(self._logger)
 
     def expect(self) -> None:
