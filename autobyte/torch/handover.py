@@ -42,6 +42,11 @@ class Handover:
         self._watch: RemovableHandle | None = None
         training.before_replan = self.take_back
 
+    @property
+    def active(self) -> bool:
+        """Whether gradients are handed over."""
+        return self._training.exchange.reduction is not None
+
     def hand_over(self) -> bool:
         """Let gradients go by the reducer from the next step on. Collective.
 
@@ -61,7 +66,7 @@ class Handover:
 
     def take_back(self) -> None:
         """Let gradients go by blocks again from the next step on; all ranks must between the same two steps."""
-        if self._training.exchange.reduction is None:
+        if not self.active:
             return
         self.remove()
         self._training.exchange.take_back()

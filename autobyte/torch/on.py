@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.internals import has_compiled_part, see_hooks
+from autobyte.internals import has_compiled_forward, has_compiled_part, is_compiled, see_hooks
 from autobyte.scheduler.policies import check_sizes
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.exchange import Heard
@@ -76,6 +76,7 @@ class On:
         self._model = model
         self._listeners = listeners
         self._online: Online | None = None
+        self._handover: Handover | None = None  # once layers are known
         self.last_report: Report | None = None  # made by `close`
         self.last_state: dict[str, Any] | None = None  # made by `recover`: what a checkpoint keeps of the training
         self._handles: list[RemovableHandle] = []
@@ -118,7 +119,6 @@ class On:
         self._calls: dict[nn.Module, None] = {model: None}
         self._has_called: set[bool] = set()  # True: the model itself was called; False: a part of it
         self._times: LayerTimes | None = None  # once layers are known
-        self._handover: Handover | None = None  # then, too
         if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
         else:
@@ -312,6 +312,9 @@ class On:
         if self.training.exchange.begun or self._clipping is not None:
             self._give_up()
         self.training.exchange.forget()
+        if self.training.exchange.reduction is not None:  # nothing travels, and no update is due
+            self._optimizer.zero_grad(set_to_none)
+            return
         in_transit = self._updates.clear_later(clear)
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
@@ -442,6 +445,9 @@ class On:
         return why is None
 
     def _is_compiled(self) -> bool:
+        """Whether a part of the model that may have hooks now is compiled."""
+        if self._handover is not None and self._handover.active:
+            return is_compiled(self._model) or has_compiled_forward(self._model)
         return has_compiled_part(self._model)
 
     def _unhook_compiled(self, *_: object) -> None:

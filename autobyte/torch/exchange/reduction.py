@@ -94,13 +94,15 @@ class Reduction:
         """
         if not self._expecting:  # no pass has come through what the model returns: what is there travels now
             self._expect()
-        places = self._reducer.missing() if self.begun else range(len(self._parameters))
+        times = self._reducer.times()
+        places = self._reducer.missing() if times != self._before else range(len(self._parameters))
         missing = [(self._names[place], self._parameters[place]) for place in places]
         had_none = [(name, parameter) for name, parameter in missing if parameter.grad is None]
         if missing:
             _add_zeros([parameter for _, parameter in missing])
+            times = self._reducer.times()
         self.forget()
-        self._before = self._reducer.times()
+        self._before = times
         averages = {name: parameter.grad for name, parameter in had_none if parameter.grad is not None}
         for _, parameter in had_none:
             parameter.grad = None

@@ -224,7 +224,8 @@ class Training:
             made.callback(self.buffers.streams.close)
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
-        self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
+        members = {p for group_ in optimizer.param_groups for p in group_["params"]}
+        self._members = {id(p) for p in members}  # every step looks, and tensors are hashed by a function of Python's
         transport = self._engine = connector(engine)(self, timeout)
         made.callback(transport.close)
         self._prepare(plan)
@@ -273,7 +274,7 @@ class Training:
         Raises:
             InputError: there are some; their gradients do not travel.
         """
-        added = sum(p not in self._members for group in optimizer.param_groups for p in group["params"])
+        added = sum(id(p) not in self._members for group in optimizer.param_groups for p in group["params"])
         if added:
             raise InputError(
                 f"{added} parameters were added to the optimizer after it was wrapped, and their gradients do not "
