@@ -377,6 +377,8 @@ class Exchange:
 
     def wait(self, names: Iterable[str] | None = None) -> None:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
+        if self.reduction is not None and not self._missing:
+            return  # closing the step has waited
         chosen = self.parameters if names is None else list(names)
         places = [self._index[name] for name in chosen]
         if not self._have_arrived(places):
