@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import is_profiled, is_shared
+from autobyte.internals import forget_hooks, is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
@@ -175,6 +175,8 @@ class Exchange:
         self._session.rest()
         for hook in self._hooks:
             hook.remove()
+        for parameter in self.parameters.values():
+            forget_hooks(parameter)
         self._hooks = []
         self._buffers.recut()
         self.reduction = make(self._begin_once)
