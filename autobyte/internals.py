@@ -238,7 +238,9 @@ class OwnReducer:
     ) -> None:
         each: list[Tensor] = list(parameters.values())
         sparse = [False] * len(each)
-        indices, limits = _compute_bucket_assignment_by_size(each, [first_bytes, bucket_bytes], sparse)
+        indices, limits = _compute_bucket_assignment_by_size(
+            each, [sys.maxsize], sparse
+        )  # as DDP: one bucket, until `rebuild`
         self._group = _Sums(rank, size, add, share)
         names = dict(enumerate(parameters))  # asked for where TORCH_DISTRIBUTED_DEBUG is set
         self._reducer = Reducer(
@@ -330,7 +332,7 @@ class _Sum(Work):
 
 
 def forget_hooks(parameter: nn.Parameter) -> None:
-    """Let autograd look for no hooks on a gradient once the last one is removed: else it goes on calling into Python."""
+    """Let autograd look for no hooks on a gradient once the last one is removed: else it goes on calling Python."""
     if not parameter._post_accumulate_grad_hooks:
         parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import Ranks, on_ranks
 from stories import assert_equal, from_rank_0, make_mlp, parameters_of, rows, sgd, train
 from torch import Tensor, nn
@@ -58,7 +59,9 @@ def twin_of(model: nn.Module, optimizer: ab.DistributedOptimizer, **keywords: An
     return DistributedDataParallel(twin, bucket_cap_mb=size, **keywords), theirs
 
 
-def told_twice(rank: int, tell: Callable[[nn.Module, Any], None], *, make: Any = make_mlp, **ddp: Any) -> None:
+def told_twice(
+    rank: int, tell: Callable[[nn.Module, Any], None], *, make: Any = make_mlp, tolerance: float = 0, **ddp: Any
+) -> None:
     """The same parameters with gradients handed over, and with DDP."""
     model = make()
     optimizer = handed_over(rank, model)
@@ -66,7 +69,8 @@ def told_twice(rank: int, tell: Callable[[nn.Module, Any], None], *, make: Any =
     tell(model, optimizer)
     tell(module, theirs)
     assert is_reduced(optimizer)
-    assert_equal(parameters_of(model, optimizer), parameters_of(module, theirs))
+    for ours, other in zip(parameters_of(model, optimizer), parameters_of(module, theirs), strict=True):
+        torch.testing.assert_close(ours, other, rtol=tolerance, atol=tolerance)
     optimizer.close()
 
 
@@ -209,7 +213,9 @@ def _missing(rank: int) -> None:
             optimizer.step()
         assert branches.idle.weight.grad is None
 
-    told_twice(rank, tell, make=Branches, find_unused_parameters=True)
+    # on three ranks DDP's sums are taken in another order: it keeps its first buckets if it looks for unused ones
+    tolerance = 0 if dist.get_world_size() == 2 else 1e-6
+    told_twice(rank, tell, make=Branches, tolerance=tolerance, find_unused_parameters=True)
 
 
 def test_a_layer_that_is_frozen_later() -> None:
@@ -264,7 +270,7 @@ def _uneven(rank: int) -> None:
 
 def test_a_step_that_one_rank_gives_up_is_noticed() -> None:
     for outcome in Ranks(_gives_up, 2).outcomes():
-        assert isinstance(outcome, CommunicationError), outcome
+        assert "CommunicationError" in str(outcome)
         assert "1 of 2 ranks left out a step" in str(outcome)
 
 
@@ -275,10 +281,10 @@ def _gives_up(rank: int) -> None:
         optimizer.zero_grad()
         outputs = model(rows(rank, step, 5, 12))
         if rank == 1 and step == 503:  # a pass that ends half-way: no bucket has left
-            outputs.register_hook(lambda gradient: gradient)
-            model[2].weight.register_hook(_fail)
+            hook = model[2].weight.register_hook(_fail)
             with pytest.raises(KeyError):
                 outputs.square().mean().backward()
+            hook.remove()
             continue
         outputs.square().mean().backward()
         optimizer.step()
