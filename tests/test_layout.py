@@ -53,6 +53,7 @@ COVERED_BY = {
     "testbed/test_testbed_links.py": "testbed/changes.py testbed/flows.py testbed/load.py testbed/validity.py",
     "testbed/test_testbed_priority.py": "bench/priority.py",
     "testbed/test_testbed_validation.py": "bench/validation.py cli/validate.py",
+    "torch/test_handover.py": "torch/exchange/reduction.py",
     "torch/test_optimizer.py": "torch/listening.py torch/on.py",
     "tuners/test_contract.py": "testing/tuner.py tuners/base.py tuners/fixed.py tuners/grid.py tuners/random.py",
     "tuners/metanet/test_tuner.py": "tuners/metanet/network.py tuners/metanet/predictor.py tuners/metanet/trained.py",

@@ -495,7 +495,14 @@ class On:
         if times is not None:
             adviser = None
             if self.training.rank == 0:
-                adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
+                adviser = Adviser(
+                    self.training,
+                    layers,
+                    self._search,
+                    drift=self._drift,
+                    recording=self._recording(),
+                    reducible=self.training.reducible,
+                )
             self._times = times
             self._handover = Handover(
                 self._model,

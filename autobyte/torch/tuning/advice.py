@@ -146,6 +146,7 @@ class Adviser:
             ended. With None the config stays, and only the sequence is planned.
         drift: relative change of times or rates that calls for a new plan.
         recording: is given every window.
+        reducible: whether gradients can go by PyTorch's reducer, as far as this rank knows.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class Adviser:
         *,
         drift: float = DRIFT,
         recording: Recording | None = None,
+        reducible: bool = False,
     ) -> None:
         self._training = training
         self._layers = layers
@@ -178,7 +180,7 @@ class Adviser:
         self.failure = ""
         self.cpu_s = 0.0  # of the tuner and the planner
         self.trials: dict[Config, Trial] = {}
-        self.reducible = True  # as far as is known, gradients can go by PyTorch's reducer
+        self.reducible = reducible
 
     @property
     def state(self) -> State:
@@ -348,7 +350,7 @@ class Adviser:
         audition = None if self._search is None else self._search.audition
         if audition is None or audition.left is None or config.policy != "ddp":
             return False
-        return self.reducible and self._training.reducible
+        return self.reducible
 
     def _choose(self, window: Window) -> Config:
         """The config that runs next."""
