@@ -189,7 +189,9 @@ def hang_up(*, gloo: bool = False) -> None:
         with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copied:
             if copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 continue  # gloo aborts the process if it cannot accept
-            if _of_gloo.get(fd) == target if gloo else port is not None and copied.getpeername()[1] == port:
+            if (
+                _of_gloo.get(fd) == target if gloo else copied.getpeername()[1:2] == (port,)
+            ):  # other kinds have a name
                 copied.shutdown(socket.SHUT_RDWR)
 
 

@@ -27,6 +27,21 @@ from autobyte import internals
 CHANGED = f"torch {torch.__version__} has changed: "
 
 
+def test_only_the_stores_sockets_are_hung_up_on_and_those_without_a_port_are_let_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(internals, "_get_default_store", lambda: store)
+    one, other = socket.socketpair()  # as multiprocessing's pipes are
+    with one, other:
+        internals.hang_up()
+        one.sendall(b"here")
+        assert other.recv(4) == b"here"
+    with pytest.raises(RuntimeError):
+        store.check(["x"])
+
+
 class Reader(SGD):
     """Notes who reads its groups; as a wrapper, it could be one that says it takes a scale."""
 

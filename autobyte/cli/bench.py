@@ -141,8 +141,16 @@ def bench(
         TUNERS[name]  # known?
     rates = [parse_rate(part, what="rate") for part in rate.split(",")]
     wires = _wires(wire)
-    _check(windows, steps, repeats, clip, real=gpu or rehearse)
-    if gpu or rehearse:
+    real = gpu or rehearse
+    for_other = {
+        "--clip": real and clip is not None, "--policies": real and bool(policies), "--dilate": real and dilate != 1,
+        "--calibration": real and calibration is not None, "--real-time": real and real_time,
+        "--batch": not real and batch != 0, "--input": not real and bool(inputs),
+    }  # fmt: skip
+    _check(
+        windows, steps, repeats, clip, for_other=[name for name, is_given in for_other.items() if is_given], real=real
+    )
+    if real:
         cells = [
             RealCell(
                 SPECS.get(name, name),
@@ -210,14 +218,18 @@ def _ratios(text: str) -> tuple[float, ...]:
         raise InputError(f"cannot read ratio '{text}'; write it like 0.5,1,2") from None
 
 
-def _check(windows: int, steps: int, repeats: int, clip: float | None, *, real: bool) -> None:
+def _check(
+    windows: int, steps: int, repeats: int, clip: float | None, *, for_other: Sequence[str], real: bool
+) -> None:
     """Refuse what cannot be measured."""
     from autobyte.errors import InputError
 
     if min(windows, steps, repeats) < 1:
         raise InputError("windows, steps and repeats must be at least 1")
-    if clip is not None and real:
-        raise InputError("--clip is for emulated models: leave it out, or leave out --gpu and --rehearse")
+    if for_other and real:
+        raise InputError(f"{for_other[0]} is for emulated models: leave it out, or leave out --gpu and --rehearse")
+    if for_other:
+        raise InputError(f"{for_other[0]} is for real models: leave it out, or say --gpu or --rehearse")
     if clip is not None and not clip > 0:
         raise InputError(f"clip is a norm above 0, not {clip:g}")
 

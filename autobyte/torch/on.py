@@ -193,7 +193,7 @@ class On:
         total = exchange.norm(limit=limit, kind=kind) if exchange.halved else None
         if total is None:
             self._complete()
-            if self.training.clip(kind) and self._online is not None:
+            if not self._is_joined and self.training.clip(kind) and self._online is not None:
                 self._online.restart()
             return self._clip_averages(limit, kind, error_if_nonfinite)
         self._clipping = Clipping()
@@ -225,13 +225,17 @@ class On:
 
     def _after_step(self) -> None:
         """Do what all ranks do after a step, each for itself or together."""
-        exchange = self.training.exchange
-        if self.training.progress.joining and exchange.joined:
+        if self._is_joined:
             return
-        heard = exchange.heard()
+        heard = self.training.exchange.heard()
         if self._online is not None:
             self._online.after_step(announced=heard.announced)
         self._take_up(heard)
+
+    @property
+    def _is_joined(self) -> bool:
+        """Whether a rank had no inputs left in the last step: it takes part in nothing else that is collective."""
+        return self.training.progress.joining and self.training.exchange.joined
 
     def _take_up(self, heard: Heard) -> None:
         """Compare ranks where some have loaded something, and use the plan that rank 0 has loaded. Collective then.
@@ -289,7 +293,7 @@ class On:
         clipping, self._clipping = self._clipping, None
         if clipping is not None:
             clipping.apply(exchange.parameters.values())
-        if self._watch and self._has_called and exchange.learned:
+        if self._watch and self._has_called and exchange.learned and not self._is_joined:
             self._find_layers()
 
     def flush(self) -> None:
@@ -559,8 +563,8 @@ class On:
         progress = self.training.progress
 
         def evaluate() -> Any:
+            progress.outdate()  # before the closure, which may wait for averages itself, to clip them
             loss = closure()
-            progress.outdate()
             self.synchronize()
             progress.take()
             return loss if progress.joining else self._mean(loss)

@@ -42,11 +42,23 @@ def test_without_a_gpu_there_is_one_line(
         (("--ratio", "some"), "cannot read ratio 'some'; write it like 0.5,1,2"),
         (("--batch", "-1"), "batch must be at least 1, got -1"),
         (("--tuner", "twim"), "unknown tuner 'twim'; did you mean 'twin'?"),
+        (("--policies", "ddp"), "--policies is for emulated models: leave it out, or leave out --gpu and --rehearse"),
+        (("--dilate", "2"), "--dilate is for emulated models"),
+        (("--real-time",), "--real-time is for emulated models"),
     ],
 )
 def test_bad_input_is_one_line(words: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "--rehearse", *words]) == 2
     assert capsys.readouterr().err.startswith(f"autobyte: {message}")
+
+
+@pytest.mark.parametrize("words", [("--batch", "8"), ("--input", "8,3,64,64")])
+def test_what_real_models_are_given_is_not_left_aside(
+    words: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", *words]) == 2
+    said = f"autobyte: {words[0]} is for real models: leave it out, or say --gpu or --rehearse"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_one_tuner_is_for_emulated_models(capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,7 +190,7 @@ def test_without_waiting_for_gradients_all_would_be_wrong() -> None:
 
 @pytest.mark.parametrize(
     ("wire_dtype", "optimizer", "accumulation"),
-    [*itertools.product(["bf16"], OPTIMIZERS, [1, 3]), ("fp16", "sgd", 1)],
+    [("bf16", "sgd", 3), ("bf16", "adamw", 1), ("fp16", "sgd", 1)],
 )
 def test_compressed_gradients_are_those_of_ddps_hook(wire_dtype: str, optimizer: str, accumulation: int) -> None:
     assert on_ranks(compare_wire, 2, wire_dtype, optimizer, accumulation) == [[], []]

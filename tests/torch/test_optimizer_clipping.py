@@ -220,6 +220,51 @@ def _joined(rank: int) -> None:
     optimizer.close()
 
 
+def test_what_a_closure_clips_travels_once() -> None:
+    on_ranks(_closure, 2)
+
+
+def _closure(rank: int) -> None:
+    module = make_mlp()
+    _, optimizer = with_ab(module, torch.optim.LBFGS(module.parameters(), max_iter=3))
+    evaluated = 0
+
+    def evaluate() -> Tensor:
+        nonlocal evaluated
+        evaluated += 1
+        optimizer.zero_grad()
+        loss = module(rows(rank, 0, 5, 12)).square().mean()
+        loss.backward()
+        optimizer.clip_grad_norm_(0.05)
+        return loss
+
+    optimizer.step(evaluate)
+    assert optimizer.training.exchange.steps == evaluated > 1
+    optimizer.close()
+
+
+def test_another_norm_is_measured_when_no_rank_is_without_inputs() -> None:
+    on_ranks(_joined_and_changed, 2)
+
+
+def _joined_and_changed(rank: int) -> None:
+    """A rank without inputs measures the norm that it knows: it counts to no other one."""
+    module = make_mlp()
+    _, optimizer = with_ab(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    with Join([optimizer]):
+        for step in range(4 + 4 * rank):
+            optimizer.zero_grad()
+            module(rows(rank, step, 5, 12)).square().mean().backward()
+            norm = optimizer.clip_grad_norm_(1e6, 2.0 if step < 5 else math.inf)
+            optimizer.synchronize()
+            norms = [torch.linalg.vector_norm(p.grad, math.inf if step >= 5 else 2.0) for p in module.parameters()]
+            assert norm == pytest.approx(
+                float(torch.linalg.vector_norm(torch.stack(norms), math.inf if step >= 5 else 2.0))
+            )
+            optimizer.step()
+    optimizer.close()
+
+
 @pytest.mark.parametrize("late", [0, 3])
 def test_ranks_must_clip_alike(late: int) -> None:
     said = on_ranks(_some_clip, 2, late)

@@ -109,7 +109,7 @@ class Buffers:
         """Let what the model's stream is given next wait for a tensor's sums, which are on their way.
 
         Returns:
-            when they will be in place; None if they are.
+            when they are in place, which may be over; None where nothing has been on its way yet.
         """
         event = self._arrived[tensor]
         if event is not None and self.streams is not None:

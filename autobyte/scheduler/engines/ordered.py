@@ -85,15 +85,17 @@ class Ordered(Engine):
         """Tell when a block travelled on the device, once that is over."""
         self._times.add(self._events.pop(block.index), seen, timed)
 
-    def late(self) -> Block | None:
-        """The oldest block that is not over; None if all are.
+    def late(self) -> tuple[Block, Event] | None:
+        """The oldest block that is not over, and the moment at which it will be; None if all are.
+
+        The next step moves the same block again, and has another moment for it.
 
         Raises:
             Exception: of a block that failed.
         """
         while self.under_way and self.under_way[0][1].is_over():
             self.under_way.popleft()
-        return self.under_way[0][0] if self.under_way else None
+        return self.under_way[0] if self.under_way else None
 
     def unfinished(self) -> list[Block]:
         """Blocks that are enqueued and not over, and those that failed; the oldest first."""

@@ -1,4 +1,4 @@
-"""What ranks count at the end of every step: who had which gradient, left out an update, has no inputs, speaks."""
+"""What ranks count in every step: who had which gradient, left an update out, has no inputs, loaded, or clips."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,6 +5,7 @@ import time
 
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.ordered import Ordered
+from autobyte.scheduler.engines.streams import Event
 from autobyte.torch.exchange.rollcall import LONG_S, POLL_S
 from autobyte.torch.exchange.session import Session
 
@@ -33,23 +34,26 @@ class Lookout:
         self._thread.join(LONG_S)
 
     def _run(self) -> None:
-        late: Block | None = None
-        since_s = time.monotonic()
+        late: tuple[Block, Event] | None = None
+        since_s, listens = time.monotonic(), False
         while not self._closing.wait(POLL_S):
             try:
-                block = self._engine.late()
+                oldest = self._engine.late()
             except Exception as error:  # whatever the network did
                 self._fail(self._engine.unfinished()[0], error)
                 return
-            if block is None or block is not late:
-                late, since_s = block, time.monotonic()
-                self._session.ignore()
+            if oldest is None or oldest is not late:
+                late, since_s = oldest, time.monotonic()
+                if listens:  # else somebody else may
+                    self._session.ignore()
+                listens = False
                 continue
             waited_s = time.monotonic() - since_s
             if waited_s > LONG_S:
                 self._session.listen(self._heard)
+                listens = True
             if self._alarm is not None or waited_s > self._session.timeout_s:
-                self._fail(block, TimeoutError(self._alarm or f"not over within {self._session.timeout_s:g} s"))
+                self._fail(oldest[0], TimeoutError(self._alarm or f"not over within {self._session.timeout_s:g} s"))
                 return
 
     def _heard(self, message: str) -> None:

@@ -230,10 +230,10 @@ class Session:
 
         Args:
             heard: is told the message.
-            where: tells for a line in the log what is waited for; None for none.
+            where: tells for a line in the log what is waited for; by default the tensor.
         """
         if self._rollcall is not None:
-            self._rollcall.listen(heard, where=where)
+            self._rollcall.listen(heard, where=where or self._waits)
 
     def ignore(self) -> None:
         """Listen to no alarm."""

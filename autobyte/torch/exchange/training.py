@@ -342,7 +342,11 @@ class Training:
             whether another plan is used from now on.
         """
         self.exchange.norm_kind = kind
-        if self.job.clips or not isinstance(self._engine, AllReduce | Ordered | ParameterServer):
+        if (
+            self.job.clips
+            or self._cannot_halve
+            or not isinstance(self._engine, AllReduce | Ordered | ParameterServer)
+        ):
             return False  # what another package's engine can move is not known
         self.replan(replace(self.job, clips=True), self.config, None)
         return self.job.clips

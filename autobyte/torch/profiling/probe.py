@@ -28,7 +28,7 @@ from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.cuda import CudaStreams
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
-from autobyte.scheduler.engines.streams import HostStreams, Streams
+from autobyte.scheduler.engines.streams import Event, HostStreams, Streams
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 
@@ -161,7 +161,7 @@ def _move(engine: Engine, blocks: Sequence[Block], times: int, what: str) -> flo
     return time.perf_counter() - began
 
 
-def _late(engine: Ordered, what: str) -> Block | None:
+def _late(engine: Ordered, what: str) -> tuple[Block, Event] | None:
     """What of an engine's blocks is not over on its device."""
     try:
         return engine.late()

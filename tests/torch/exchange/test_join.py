@@ -1,5 +1,6 @@
 """Ranks whose inputs end early keep the others company."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -98,3 +99,23 @@ def _scheduled(rank: int) -> None:
     assert optimizer.steps == 6  # which the parameters have taken, on the rank that did four of its own, too
     train(model, optimizer, rank, range(20, 25))
     same_on_all(parameters_of(model, optimizer))
+
+
+def test_a_rank_without_any_input() -> None:
+    on_ranks(_no_input, 2)
+
+
+def _no_input(rank: int) -> None:
+    """Others find out what the layers are when all have inputs again, and do not wait for this rank before."""
+    model = make_mlp()
+    _, optimizer = with_ab(model, sgd(model), timeout=timedelta(seconds=10))
+    for epoch in range(2):
+        with Join([optimizer]):
+            for step in range(4 * (rank + epoch)):
+                optimizer.zero_grad()
+                model(rows(rank, 100 * epoch + step, 5, 12)).square().mean().backward()
+                optimizer.clip_grad_norm_(0.05)
+                optimizer.step()
+    same_on_all(parameters_of(model, optimizer))
+    assert optimizer.training.exchange.halved
+    optimizer.close()

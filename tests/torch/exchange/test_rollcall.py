@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,11 @@ from ranks import Ranks
 
 import autobyte.torch as ab
 from autobyte.internals import default_store
-from autobyte.torch.exchange import rollcall
+from autobyte.scheduler.block import Block, Segment
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.ordered import Ordered
+from autobyte.scheduler.engines.streams import HostStreams
+from autobyte.torch.exchange import lookout, rollcall
 from autobyte.torch.exchange.control import CommunicationError
 
 
@@ -78,9 +83,10 @@ def _waiting(rank: int) -> str:
     return str(caught.value)
 
 
-def test_a_stall_is_a_line_in_the_log_while_it_lasts() -> None:
+@pytest.mark.parametrize("engine", ["allreduce", "ordered"])
+def test_a_stall_is_a_line_in_the_log_while_it_lasts(engine: str) -> None:
     """Rank 1 is stopped for a while, then goes on: no failure, and one line that names it."""
-    ranks = Ranks(_stalls, 3, timeout_s=30)
+    ranks = Ranks(_stalls, 3, engine, timeout_s=30)
     lines = ranks.results()
     assert lines[1] == []
     for rank in (0, 2):
@@ -89,9 +95,9 @@ def test_a_stall_is_a_line_in_the_log_while_it_lasts() -> None:
         assert re.fullmatch(rf"rank {rank}, step \d+: {what} for 2 s; no word from rank 1", line), line
 
 
-def _stalls(rank: int) -> list[str]:
+def _stalls(rank: int, engine: str) -> list[str]:
     model = make_model()
-    optimizer = wrapped(model, "allreduce", timedelta(seconds=20))
+    optimizer = wrapped(model, engine, timedelta(seconds=20))
     assert optimizer.training is not None
     optimizer.training.control.rollcall._stall_s = 2
     lines: list[str] = []
@@ -104,6 +110,39 @@ def _stalls(rank: int) -> list[str]:
     train(model, optimizer, rank, range(3, STEPS))
     optimizer.close()
     return lines
+
+
+def test_one_block_that_is_always_under_way_is_not_late() -> None:
+    """A plan of one block on a device that is behind: step after step, the same block is the oldest."""
+    streams = HostStreams(late=lambda: time.sleep(0.1))
+    buffers = Buffers(tensors=1, scale=None, streams=streams)
+    buffers.put(0, torch.ones(4))
+    alone = SimpleNamespace(size=lambda: 1, allreduce=lambda *_: None)
+    engine, block = Ordered(buffers, alone), Block(0, (Segment(0, 0, 4),), 16)
+    session = Told()
+    looking = lookout.Lookout(session, engine)  # type: ignore[arg-type]
+    for _ in range(12):
+        engine.start(block, lambda _: None, lambda *_: None)
+    while engine.late() is not None:
+        time.sleep(0.05)
+    looking.close()
+    engine.close()
+    assert session.said == []
+
+
+class Told:
+    """A session that is told what goes wrong."""
+
+    timeout_s = 0.5
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def fail_block(self, block: Block, error: Exception) -> None:
+        self.said.append(f"block {block.index}: {error}")
+
+    def ignore(self) -> None:
+        self.said.append("ignores what another wait listens to")
 
 
 def test_a_stall_that_lasts_is_said_again_with_its_length(

@@ -171,7 +171,17 @@ def _cannot_switch(rank: int) -> None:
     assert len(told) == 1, told
     assert told[0].startswith("the config in force stays, because ")
     assert told[0].endswith("cannot be used: rank 1: no way to the others")
+    optimizer.training.replan = refused  # type: ignore[method-assign]  # halves, which clipping asks for, are no way
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(5, 12)).square().mean().backward()
+        optimizer.clip_grad_norm_(0.1)
+        optimizer.step()
     optimizer.close()
+
+
+def refused(*_: object) -> None:
+    raise AssertionError("all ranks agree on a plan again that one of them cannot use")
 
 
 def test_auto_chooses_a_config_and_begins_with_it_next_time(tmp_path: Path) -> None:
