@@ -13,15 +13,16 @@ Four are read where they are used, because a function around them would do nothi
   has to answer the scaler itself, with a class attribute.
 - `torch._C.TensorBase` has the getter and setter of `.grad`, and `torch._C.DisableTorchFunctionSubclass` hands a call
   past `__torch_function__`. `torch/model/pending.py` uses both to let a parameter be looked at without its update.
-- `torch.distributed._compute_bucket_assignment_by_size` assigns DDP's buckets. Only
-  `tests/scheduler/test_policies.py` uses it, to compare the policy `ddp` with them.
+- `torch.distributed._compute_bucket_assignment_by_size` assigns DDP's buckets. `tests/scheduler/test_policies.py`
+  uses it, too, to compare the policy `ddp` with them.
 """
 
 import gc
 import os
+import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -29,7 +30,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import AllgatherOptions
+from torch._C._distributed_c10d import AllgatherOptions, Logger, Reducer, Work, _compute_bucket_assignment_by_size
 from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
@@ -221,6 +222,138 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+class OwnReducer:
+    """PyTorch's reducer, which averages gradients in buckets while backward goes on, without the module around it.
+
+    `DistributedDataParallel` takes the place of the user's model, and its reducer has no public name. It waits in C++
+    until all buckets of a pass are summed, and writes the averages into `.grad` before `backward()` returns. Its
+    hooks on parameters go when it does.
+
+    Args:
+        parameters: whose gradients are averaged, in the same order on all ranks, by name.
+        first_bytes, bucket_bytes: sizes of the first bucket and of the others.
+        rank, size: of this process among those that take part.
+        add: sums a bucket over all ranks, in place; its future is over when that is done, and must not fail.
+        share: sends rank 0's tensor to all ranks, in place.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        first_bytes: int,
+        bucket_bytes: int,
+        rank: int,
+        size: int,
+        add: Callable[[Tensor], torch.futures.Future[list[Tensor]]],
+        share: Callable[[Tensor], None],
+    ) -> None:
+        each: list[Tensor] = list(parameters.values())
+        sparse = [False] * len(each)
+        indices, limits = _compute_bucket_assignment_by_size(
+            each, [sys.maxsize], sparse
+        )  # as DDP: one bucket, until `rebuild`
+        self._group = _Sums(rank, size, add, share)
+        names = dict(enumerate(parameters))  # asked for where TORCH_DISTRIBUTED_DEBUG is set
+        self._reducer = Reducer(
+            each, indices[::-1], limits[::-1], self._group, sparse, bucket_bytes, False, False, names, first_bytes
+        )
+        self._logger = Logger(self._reducer)
+        self._reducer.set_logger(self._logger)
+
+    def expect(self) -> None:
+        """Gradients that become complete from now on are averaged, each once."""
+        self._reducer.prepare_for_backward([])
+
+    def times(self) -> list[int]:
+        """When each gradient was last complete, as a number that no other pass has; it tells whether any was."""
+        return self._reducer.get_backward_stats()
+
+    def missing(self) -> list[int]:
+        """Places of the gradients that a pass which has begun has not completed; none of a pass that is over.
+
+        They are told by the message of an error alone.
+        """
+        try:
+            self._reducer._check_reducer_finalized()
+        except RuntimeError as error:
+            found = re.search(r"Parameter indices which did not receive grad for rank \d+:((?: \d+)+)", str(error))
+            if found is None:
+                raise
+            return [int(place) for place in found[1].split()]
+        return []
+
+    def rebuild(self) -> bool:
+        """Cut buckets again, in the order in which gradients became complete on rank 0. Collective.
+
+        Returns:
+            whether they were cut; False until a pass is over, and once they are.
+        """
+        return self._reducer._rebuild_buckets()
+
+    def remove(self) -> None:
+        """Take its hooks off the parameters."""
+        self._reducer._remove_autograd_hooks()
+
+
+class _Sums(dist.ProcessGroup):
+    """What the reducer takes for a process group."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        add: Callable[[Tensor], torch.futures.Future[list[Tensor]]],
+        share: Callable[[Tensor], None],
+    ) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._add = add
+        self._share = share
+
+    def allreduce(self, tensors: list[Tensor], _options: object = None) -> Work:  # type: ignore[override]
+        """Sum one bucket."""
+        return _Sum(self._add(tensors[0]))
+
+    def broadcast(self, tensors: list[Tensor], _options: object = None) -> Work:  # type: ignore[override]
+        """Share which buckets gradients are in."""
+        self._share(tensors[0])
+        shared: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        shared.set_result(tensors)
+        return _Sum(shared)
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """For the reducer's log."""
+        return "autobyte"
+
+
+class _Sum(Work):
+    """A collective of the reducer's that is under way."""
+
+    def __init__(self, future: torch.futures.Future[list[Tensor]]) -> None:
+        super().__init__()
+        self._future = future
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        """What is over when the collective is."""
+        return self._future
+
+    def wait(self, _timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for it."""
+        self._future.wait()
+        return True
+
+
+def forget_hooks(parameter: nn.Parameter) -> None:
+    """Let autograd look for no hooks on a gradient once the last one is removed: else it goes on calling Python."""
+    if not parameter._post_accumulate_grad_hooks:
+        parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+
+
+def backward_pass() -> int:
+    """The number of the backward pass that calls a hook in this thread; nothing public tells one from the next."""
+    return torch._C._current_graph_task_id()
 
 
 def own_nccl(name: str, *, device: torch.device, rank: int, size: int, timeout: timedelta, store: Any = None) -> Any:

@@ -480,3 +480,83 @@ def test_a_hook_can_come_before_those_that_are_there() -> None:
     handle.remove()
     parameter.sum().backward()
     assert order == ["first", "theirs", "theirs"]
+
+
+def reduced(names: int, summed: list[int]) -> tuple[internals.OwnReducer, list[nn.Parameter]]:
+    """A reducer of one rank of two, whose other rank has gradients of zeros, and its parameters."""
+    parameters = {f"weight{index}": nn.Parameter(torch.ones(4)) for index in range(names)}
+
+    def add(bucket: Tensor) -> torch.futures.Future[list[Tensor]]:
+        summed.append(bucket.numel())
+        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        future.set_result([bucket])
+        return future
+
+    reducer = internals.OwnReducer(
+        parameters, first_bytes=32, bucket_bytes=32, rank=0, size=2, add=add, share=lambda _: None
+    )
+    return reducer, list(parameters.values())
+
+
+def test_the_reducer_averages_what_is_expected_and_says_what_is_missing() -> None:
+    summed: list[int] = []
+    reducer, parameters = reduced(4, summed)
+    before = reducer.times()
+    assert reducer.missing() == []
+    sum((each * 6).sum() for each in parameters).backward()  # type: ignore[union-attr]
+    assert reducer.times() == before, CHANGED + "a reducer that expects nothing takes note of gradients"
+    assert summed == []
+    for each in parameters:
+        each.grad = None
+    reducer.expect()
+    assert reducer.times() == before
+    sum((each * 6).sum() for each in parameters[:2]).backward()  # type: ignore[union-attr]
+    assert reducer.times() != before, CHANGED + "a reducer does not tell that a pass has begun"
+    assert reducer.missing() == [2, 3], CHANGED + "a reducer's error does not name gradients that are missing"
+    assert summed == []
+    torch.autograd.backward(parameters[2:], [torch.zeros(4)] * 2)
+    assert reducer.missing() == []
+    assert summed == [16], CHANGED + "zeros given to a parameter do not complete its bucket"
+    assert [float(each.grad[0]) for each in parameters if each.grad is not None] == [3.0, 3.0, 0.0, 0.0]
+    assert reducer.rebuild(), CHANGED + "a reducer does not cut buckets again after a pass"
+    assert not reducer.rebuild()
+    reducer.expect()
+    sum(each.sum() for each in parameters).backward()  # type: ignore[union-attr]
+    assert summed == [16, 8, 8]
+
+
+def test_the_reducers_hooks_can_be_taken_away_and_errors_of_its_sums_come_through() -> None:
+    summed: list[int] = []
+    reducer, parameters = reduced(2, summed)
+    reducer.expect()
+    reducer.remove()
+    sum(each.sum() for each in parameters).backward()  # type: ignore[union-attr]
+    assert summed == [], CHANGED + "a reducer's hooks stay"
+    del reducer
+    again, others = reduced(2, summed)
+    again._group._add = lambda _: 1 / 0  # type: ignore[assignment, return-value]
+    again.expect()
+    with pytest.raises(ZeroDivisionError):
+        sum(each.sum() for each in others).backward()  # type: ignore[union-attr]
+    again.expect()
+    again._group._add = lambda _: pytest.fail("it is gone")
+    del again
+    sum(each.sum() for each in others).backward()  # type: ignore[union-attr]
+
+
+def test_passes_have_numbers_and_hooks_can_be_forgotten() -> None:
+    weight, seen = nn.Parameter(torch.ones(2)), list[int]()
+    for _ in range(2):
+        output = weight * 2
+        output.register_hook(lambda _: seen.append(internals.backward_pass()))  # type: ignore[no-untyped-call]
+        output.sum().backward()
+    assert len(set(seen)) == 2, CHANGED + "two backward passes have one number"
+    hook = weight.register_post_accumulate_grad_hook(lambda _: seen.append(7))  # type: ignore[no-untyped-call]
+    internals.forget_hooks(weight)
+    weight.sum().backward()
+    assert seen[2:] == [7]
+    hook.remove()
+    internals.forget_hooks(weight)
+    weight.register_post_accumulate_grad_hook(lambda _: seen.append(8))  # type: ignore[no-untyped-call]
+    weight.sum().backward()
+    assert seen[2:] == [7, 8], CHANGED + "no hook can be set where hooks were forgotten"

@@ -54,6 +54,7 @@ COVERED_BY = {
     "testbed/test_testbed_links.py": "testbed/changes.py testbed/flows.py testbed/load.py testbed/validity.py",
     "testbed/test_testbed_priority.py": "bench/priority.py",
     "testbed/test_testbed_validation.py": "bench/validation.py cli/validate.py",
+    "torch/test_handover.py": "torch/exchange/reduction.py",
     "torch/test_optimizer.py": "torch/listening.py torch/on.py",
     "torch/test_optimizer_clipping.py": "torch/clips.py",
     "tuners/test_contract.py": "testing/tuner.py tuners/base.py tuners/fixed.py tuners/grid.py tuners/random.py",

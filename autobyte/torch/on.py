@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.internals import has_compiled_part, see_hooks
+from autobyte.internals import has_compiled_forward, has_compiled_part, is_compiled, see_hooks
 from autobyte.scheduler.policies import check_sizes
 from autobyte.torch.clips import Clips
 from autobyte.torch.exchange.control import CommunicationError
@@ -24,6 +24,7 @@ from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
+from autobyte.torch.handover import Handover
 from autobyte.torch.listening import Listeners
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
@@ -80,6 +81,7 @@ class On:
         self._model = model
         self._listeners = listeners
         self._online: Online | None = None
+        self._handover: Handover | None = None  # once layers are known
         self.last_report: Report | None = None  # made by `close`
         self.last_state: dict[str, Any] | None = None  # made by `recover`: what a checkpoint keeps of the training
         self._handles: list[RemovableHandle] = []
@@ -190,8 +192,10 @@ class On:
     @property
     def _may_wait(self) -> bool:
         """Whether the updates of this step may wait for the next forward pass."""
-        crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
-        return crossing and not (self.training.exchange.at_once or self._verification.active)
+        exchange = self.training.exchange
+        if not (self._cross and self._updates.ready) or exchange.at_once or exchange.reduction is not None:
+            return False
+        return not self._verification.active and can_cross_steps(self._optimizer)
 
     def clip_grad_norm_(self, limit: float, kind: float, *, error_if_nonfinite: bool) -> torch.Tensor:
         """Clip by the norm of all averages, which need not be in place for that."""
@@ -306,9 +310,12 @@ class On:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
         clear = drop if set_to_none else zero
-        if self.training.progress.open or self._clips.pending:
+        if self.training.exchange.begun or self._clips.pending:
             self._give_up()
         self.training.exchange.forget()
+        if self.training.exchange.reduction is not None:  # nothing travels, and no update is due
+            self._optimizer.zero_grad(set_to_none)
+            return
         in_transit = self._updates.clear_later(clear)
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
@@ -331,7 +338,7 @@ class On:
         try:
             self.flush()
             self.training.exchange.start_over()
-            if self.training.progress.open:
+            if self.training.exchange.begun:
                 self._give_up()
                 self.training.exchange.start_over()
         except CommunicationError as error:
@@ -389,6 +396,8 @@ class On:
             self.last_report = replace(self.report(), over=True)
             for handle in (*self._watch, *self._marks, *self._handles):
                 handle.remove()
+            if self._handover is not None:
+                self._handover.remove()
             self._updates.remove()
             self.part()
 
@@ -448,6 +457,9 @@ class On:
         return why is None
 
     def _is_compiled(self) -> bool:
+        """Whether a part of the model that may have hooks now is compiled."""
+        if self._handover is not None and self._handover.active:
+            return is_compiled(self._model) or has_compiled_forward(self._model)
         return has_compiled_part(self._model)
 
     def _unhook_compiled(self, *_: object) -> None:
@@ -460,6 +472,8 @@ class On:
         for hook in (*self._watch, *self._marks):
             hook.remove()
         self._watch, self._marks = [], []
+        if self._handover is not None:
+            self._handover.remove()
         log.info(
             "updates happen in step(), not layer by layer: the model was compiled after the optimizer was wrapped"
         )
@@ -493,10 +507,25 @@ class On:
         if times is not None:
             adviser = None
             if self.training.rank == 0:
-                adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
+                adviser = Adviser(
+                    self.training,
+                    layers,
+                    self._search,
+                    drift=self._drift,
+                    recording=self._recording(),
+                    reducible=self.training.reducible,
+                )
             self._times = times
-            self._measure(layers, times)
-            self._online = Online(self.training, layers, times, adviser, self._callback)
+            self._handover = Handover(
+                self._model,
+                self.training,
+                self._updates,
+                measure=partial(self._measure, layers, times),
+                hooked=lambda: self._hooked and True in self._has_called and not self._verification.active,
+            )
+            self._online = Online(
+                self.training, layers, times, adviser, callback=self._callback, hand_over=self._handover.hand_over
+            )
             self._listeners.tune(self._online)
         else:
             self._untuned = "ranks call their layers in different orders: nothing is planned or tuned"
@@ -508,15 +537,17 @@ class On:
         chosen = self._search.tuner if self._search is not None else "none"
         return Recording(self._record, fingerprint(self.training, policy=self._default.policy), tuner=chosen)
 
-    def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> None:
+    def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> list[RemovableHandle]:
         """Set the hooks that time layers, beside those that are there anyway."""
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
         self._listeners.measure(times, places)
+        marks: list[RemovableHandle] = []
         if not self._cross:
             for index, layer in enumerate(layers):
-                self._marks.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
-        self._marks.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
-        self._marks.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
+                marks.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
+        marks.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
+        marks.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
+        return marks
 
     def accompany(self) -> None:
         """Take part in a step of the other ranks, as a rank whose inputs have ended."""

@@ -59,6 +59,26 @@ class AllReduce(Engine):
         work = self._backend.allreduce([self._buffers.take(block)], self._options)
         work.get_future().then(self._finish(block, sent, done))
 
+    def add(self, tensor: Tensor, over: Callable[[Exception | None], None]) -> None:
+        """Sum a tensor that is no block, in place.
+
+        Args:
+            tensor: contiguous.
+            over: is called from one of gloo's threads with what has gone wrong, None if nothing has.
+        """
+
+        def called(future: torch.futures.Future[list[Tensor]]) -> None:
+            self._count(-1)
+            try:
+                future.value()
+            except Exception as error:  # whatever the network did
+                over(error)
+            else:
+                over(None)
+
+        self._count(1)
+        self._backend.allreduce([tensor], self._options).get_future().then(called)
+
     def close(self) -> None:
         """Let gloo's threads end: one that still holds a callback when the interpreter ends aborts the process."""
         if self.halves is not None:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import is_profiled, is_shared
+from autobyte.internals import forget_hooks, is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
@@ -24,6 +25,7 @@ from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.norms import all_clip, norm_of_all
 from autobyte.torch.exchange.progress import Phase
+from autobyte.torch.exchange.reduction import Reduction
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.exchange.waits import Waits
 from autobyte.torch.exchange.ways import Way
@@ -92,6 +94,8 @@ class Exchange:
     A gradient that is a view lies in a buffer of the user's. PyTorch counts changes for all views of a buffer
     together, and the user may scale it as a whole: such gradients are sent when the step is closed.
 
+    While there is a reduction, gradients go by PyTorch's reducer and not by the session, and no parameter has a hook.
+
     Args:
         parameters: name and parameter of every gradient that travels.
         session: communicates; its plan is the first one.
@@ -148,10 +152,8 @@ class Exchange:
         self._untaken: deque[Tally] = deque()  # of steps of which it is not known yet whether all ranks took them
         self._tallies: deque[tuple[Tally, Tensor | None]] = deque()  # of steps that nobody has looked at, and notes
         self._number(plan)
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(place, name))  # type: ignore[no-untyped-call]
-            for place, (name, parameter) in enumerate(parameters.items())
-        ]
+        self.reduction: Reduction | None = None
+        self._hooks = self._hook_all()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -161,6 +163,36 @@ class Exchange:
             yield
         finally:
             self._muted = before
+
+    @property
+    def muted(self) -> bool:
+        """Whether backward passes accumulate, and send nothing."""
+        return self._muted
+
+    def hand_over(self, make: Callable[[Callable[[], None]], Reduction]) -> None:
+        """Let gradients go by PyTorch's reducer from the next step on; all ranks must between the same two steps.
+
+        Args:
+            make: the reduction, of what it is to call when a bucket is about to travel.
+
+        Raises:
+            CommunicationError: what is under way does not arrive within the timeout.
+        """
+        self._session.rest()
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self.parameters.values():
+            forget_hooks(parameter)
+        self._hooks = []
+        self._buffers.recut()
+        self.reduction = make(self._begin_once)
+
+    def take_back(self) -> None:
+        """Let gradients go by the session again; all ranks must between the same two steps."""
+        if self.reduction is not None:
+            self.reduction.close()
+            self.reduction = None
+            self._hooks = self._hook_all()
 
     def use(self, plan: Plan, enter: Callable[[], Way] | None = None) -> None:
         """Use another plan from the next step on; all ranks must do so between the same two steps.
@@ -191,15 +223,7 @@ class Exchange:
             self._begin(joined=joined)
         self._send()
         self.check_untouched(ahead=ahead)
-        had = [True] * len(self._names)
-        for place, parameter in enumerate(self._travelling):
-            if (gradient := parameter.grad) is None:
-                had[self._indices[place]] = False
-                self._missing[self._names[place]] = zeros = torch.zeros_like(parameter)
-                self._put(place, zeros)
-                self._buffers.mark([self._indices[place]])
-            elif self._passes[place] < self._accumulation or place in self._in_buffers:
-                self._travel([(place, gradient, gradient._version)])
+        had = self._send_rest() if self.reduction is None else self._reduce_rest(self.reduction)
         if len(self._untaken) == self.out:
             self._check_taken(self._counts(self._untaken.popleft()))
         left_out = given_up or not (progress.taken or joined)
@@ -210,15 +234,46 @@ class Exchange:
         self._tally = self._control.tally(flags.pack())
         self._untaken.append(self._tally)
         self._tallies.append((self._tally, note))
-        self._mirrors.then(self._session.end)
+        if self.reduction is None:
+            self._mirrors.then(self._session.end)
+        else:
+            self._session.pass_by()
         self._in_buffers.clear()
         progress.close()
         self.forget()
 
+    def _send_rest(self) -> list[bool]:
+        """Send gradients that are left, and zeros for those that never came; which of all this rank had."""
+        had = [True] * len(self._names)
+        for place, parameter in enumerate(self._travelling):
+            if (gradient := parameter.grad) is None:
+                had[self._indices[place]] = False
+                self._missing[self._names[place]] = zeros = torch.zeros_like(parameter)
+                self._put(place, zeros)
+                self._buffers.mark([self._indices[place]])
+            elif self._passes[place] < self._accumulation or place in self._in_buffers:
+                self._travel([(place, gradient, gradient._version)])
+        return had
+
+    def _reduce_rest(self, reduction: Reduction) -> list[bool]:
+        """Let the reducer have what is left; which gradients this rank had."""
+        had = [True] * len(self._index)
+        self._missing = reduction.complete()
+        self._session.check()
+        for name in self._missing:
+            had[self._index[name]] = False
+        reduction.rebuild()
+        return had
+
+    @property
+    def begun(self) -> bool:
+        """Whether a gradient of a step that is not closed has become complete."""
+        return self.progress.open or (self.reduction is not None and self.reduction.begun)
+
     @property
     def halved(self) -> bool:
         """Whether the norm of the step's gradients is known before they are in place."""
-        return self._session.plan.barrier
+        return self.reduction is None and self._session.plan.barrier
 
     def clipped_by_all(self) -> bool:
         """Whether ranks clip the closed step by its norm. Waits for all to close it.
@@ -292,7 +347,10 @@ class Exchange:
 
     def forget(self) -> None:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
-        self._passes = [0] * len(self._names)
+        if self.reduction is None:
+            self._passes = [0] * len(self._names)
+        else:
+            self.reduction.forget()
 
     @property
     def whole(self) -> bool:
@@ -337,6 +395,8 @@ class Exchange:
 
     def wait(self, names: Iterable[str] | None = None) -> None:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
+        if self.reduction is not None and not self._missing:
+            return  # closing the step has waited
         chosen = self.parameters if names is None else list(names)
         places = [self._index[name] for name in chosen]
         if not self._have_arrived(places):
@@ -394,12 +454,21 @@ class Exchange:
         """
         for hook in self._hooks:
             hook.remove()
+        if self.reduction is not None:
+            self.reduction.close()
         settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
         self._tally = None  # it keeps the backend that counted, and that its threads and sockets
         self._untaken.clear()
         self._tallies.clear()
         return settled and not self.progress.open
+
+    def _hook_all(self) -> list[RemovableHandle]:
+        self.forget()
+        return [
+            parameter.register_post_accumulate_grad_hook(self._hook(place, name))  # type: ignore[no-untyped-call]
+            for place, (name, parameter) in enumerate(self.parameters.items())
+        ]
 
     def _hook(self, place: int, name: str) -> Callable[[nn.Parameter], None]:
         completing, listener, progress = self._completing, self._listener, self.progress
@@ -437,6 +506,13 @@ class Exchange:
         if self._filling.fills(self._indices[place]) or self._one_by_one:
             self._send()
 
+    def _begin_once(self) -> None:
+        """A bucket of the reducer's is about to travel."""
+        with self._completing:
+            if self.progress.phase is not _OPEN:
+                self.progress.outdate()
+                self._begin()
+
     def _begin(self, *, joined: bool = False) -> None:
         if self._ahead:
             raise InputError("a backward pass follows on clip_grad_…(): call step() before it, or zero_grad()")
@@ -446,6 +522,15 @@ class Exchange:
                 "outside of torch.cuda.graph()"
             )
         joining = joined or self._listener.begins()
+        if self.reduction is None:
+            self._begin_session()
+        self._missing = {}
+        self._in_buffers.clear()
+        self.at_once = False
+        self._buffers.shares.measure(self.norm_kind if self.halved else None)
+        self.progress.begin(joining=joining)
+
+    def _begin_session(self) -> None:
         self.waits.read()
         self.left()
         before = self._session.plan
@@ -458,11 +543,6 @@ class Exchange:
         if self.plan is not before:
             self._number(self.plan)
         self._filling.begin(self.plan.tiling)
-        self._missing = {}
-        self._in_buffers.clear()
-        self.at_once = False
-        self._buffers.shares.measure(self.norm_kind if self.halved else None)
-        self.progress.begin(joining=joining)
 
     def _change(self, way: Way) -> None:
         """Let gradients travel in this way from now on."""

@@ -53,6 +53,7 @@ class Session:
         self._arrived = [True] * len(plan.job.gradients)
         self._coming = 0  # tensors that have not arrived
         self._unreduced = 0  # reduce-scatters that are not over
+        self._elsewhere = 0  # steps whose gradients went another way
         self.runner = Runner(
             plan,
             engine,
@@ -102,7 +103,21 @@ class Session:
         """The step whose blocks are under way, those among them that only a device still works on."""
         pending = len(self._engine.unfinished())
         rows = self.runner.latest[-pending:] if pending else []
-        return rows[0].step if rows else self.runner.step
+        return (rows[0].step if rows else self.runner.step) + self._elsewhere
+
+    def rest(self) -> None:
+        """Wait until nothing is under way: gradients go another way from now on.
+
+        Raises:
+            CommunicationError: an engine failed, or something does not come within the timeout.
+        """
+        self.wait_all()
+        self.finish()
+        self.check()
+
+    def pass_by(self) -> None:
+        """A step is over whose gradients went another way."""
+        self._elsewhere += 1
 
     def arrived(self, tensors: Iterable[int]) -> bool:
         """Whether tensors are in place, whatever has gone wrong since."""
@@ -203,10 +218,24 @@ class Session:
         """Let every wait end, because a tensor does not arrive."""
         self.fail(self._failure(f"tensor '{self._name(tensor)}' has not arrived; {first_line(error)}"))
 
-    def listen(self, heard: Callable[[str], None]) -> None:
-        """Call back if another rank raises an alarm, until `ignore` is called; the log says whom it waits for."""
+    def fail_elsewhere(self, what: str) -> None:
+        """Let training end, because gradients that went another way did not arrive."""
+        self.fail(CommunicationError(f"{self.here}: {what}"))
+
+    @property
+    def here(self) -> str:
+        """Rank and step, for a message."""
+        return f"rank {self._rank}, step {self.step}"
+
+    def listen(self, heard: Callable[[str], None], *, where: Callable[[], str] | None = None) -> None:
+        """Call back if another rank raises an alarm, until `ignore` is called.
+
+        Args:
+            heard: is told the message.
+            where: tells for a line in the log what is waited for; by default the tensor.
+        """
         if self._rollcall is not None:
-            self._rollcall.listen(heard, where=self._waits)
+            self._rollcall.listen(heard, where=where or self._waits)
 
     def ignore(self) -> None:
         """Listen to no alarm."""
@@ -235,7 +264,7 @@ class Session:
     def _waits(self) -> str:
         late = self._late()
         what = f"tensor '{self._name(late[0])}' has not arrived" if late else "a step has not ended"
-        return f"rank {self._rank}, step {self.step}: {what}"
+        return f"{self.here}: {what}"
 
     def _late(self) -> list[int]:
         """Tensors that have not arrived, those among them that only a device still waits for."""
@@ -290,8 +319,7 @@ class Session:
 
     def _failure(self, what: str) -> CommunicationError:
         flying = self.runner.under_way + [block.index for block in self._engine.unfinished()]
-        where = f"rank {self._rank}, step {self.step}"
-        return CommunicationError(f"{where}: {what} ({len(flying)} blocks under way: {flying[:5]})")
+        return CommunicationError(f"{self.here}: {what} ({len(flying)} blocks under way: {flying[:5]})")
 
     def _name(self, tensor: int) -> str:
         return self.plan.job.gradients.names[tensor]

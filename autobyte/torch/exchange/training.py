@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -37,6 +37,7 @@ from autobyte.torch.exchange.engines import connector, led, resolve, way_of, way
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.lookout import Lookout
 from autobyte.torch.exchange.progress import Progress
+from autobyte.torch.exchange.reduction import Reduction
 from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.secret import VARIABLE, mark
 from autobyte.torch.exchange.session import Session
@@ -151,6 +152,8 @@ class Training:
         self.engine = engine
         self.config = config or DEFAULT
         self.progress = Progress()
+        self.before_replan: Callable[[], None] = lambda: None
+        self._averages = average
         known = Diagnostics(diagnostics, rank=self.ranks[self.rank])
         known.include(self._state)
         made = ExitStack()
@@ -282,6 +285,33 @@ class Training:
             )
         self._known = ids
 
+    @property
+    def reducible(self) -> bool:
+        """Whether PyTorch's reducer does with gradients what is done here with DDP's buckets."""
+        exchange = self.exchange
+        on_host = all(parameter.device.type == "cpu" for parameter in exchange.parameters.values())
+        as_they_are = self.job.wire_dtype is None and self.job.accumulation == 1 and self._averages
+        return on_host and as_they_are and self.order == PLANNED and isinstance(self._engine, AllReduce)
+
+    def hand_over(self) -> None:
+        """Let gradients go by PyTorch's reducer, in buckets as large as the config says, until another plan is used.
+
+        Collective: all ranks call it between the same two steps, when no update is due.
+        """
+        exchange, engine = self.exchange, self._engine
+        assert isinstance(engine, AllReduce), "asked for where it is reducible alone"
+        exchange.hand_over(
+            lambda begins: Reduction(
+                exchange.parameters,
+                bucket_bytes=self.config.partition_bytes,
+                engine=engine,
+                session=self.session,
+                control=self.control,
+                begins=begins,
+                muted=lambda: exchange.muted,
+            )
+        )
+
     def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
         """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
 
@@ -292,6 +322,7 @@ class Training:
             config: policy, partition, credit.
             order: of the blocks.
         """
+        self.before_replan()
         way = self._ways.reach(config.engine)
         plan = self._plan(job, config, order)
         known = bool(self._cannot_halve)

@@ -122,6 +122,7 @@ class Updates:
         self._clipping = Clipping()
         self._reads = Reads()
         self._taking = threading.RLock()  # any thread that reads a parameter takes its update
+        self._places: list[tuple[nn.Module, Hook]] = []  # of the hooks
         self._hooks: list[RemovableHandle] = []
 
     @property
@@ -154,14 +155,25 @@ class Updates:
             self._layers.append(_Layer(parameters, self._held.add(parameters), partial(self._read, index)))
             places |= dict.fromkeys(self._layers[-1].parameters.values(), index)
             hook = Hook(uncompiled(self._on_call(index, times)))
-            self._hooks.append(layer.module.register_forward_pre_hook(hook, prepend=True))
+            self._places.append((layer.module, hook))
         for module in model.modules():
             owned = {places[p] for p in module.parameters(recurse=False) if p in places}
             others = sorted(index for index in owned if layers[index].module is not module)
             if others:
                 hook = Hook(uncompiled(self._on_other_call(others)))
-                self._hooks.append(module.register_forward_pre_hook(hook, prepend=True))
+                self._places.append((module, hook))
         self._trained = []
+        self.attach()
+
+    def attach(self) -> None:
+        """Set the hooks; with none of them, no update may wait."""
+        self._hooks = [module.register_forward_pre_hook(hook, prepend=True) for module, hook in self._places]
+
+    def detach(self) -> None:
+        """Take the hooks away while no update is due."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def plan(self, clipping: Clipping) -> None:
         """`step()` was called: every layer's update is due, with the hyper-parameters of now.
@@ -229,8 +241,8 @@ class Updates:
 
     def remove(self) -> None:
         """Take the hooks away, and give up what is due and refused: parameters can be read again."""
-        for hook in self._hooks:
-            hook.remove()
+        self.detach()
+        self._places = []
         left = [name for layer in self._layers if layer.due for name in layer.parameters]
         if left:
             log.warning(

@@ -61,17 +61,21 @@ class Audition:
         """Hear nobody: an earlier audition chose this one, whose step took so long then (s)."""
         self._left, self._seen, self._final = [], {config: [step_s]}, True
 
-    def choose(self, job: Job, config: Config, step_s: float | None) -> Config:
-        """What runs next.
+    def choose(self, job: Job, config: Config, step_s: float | None, *, fresh: bool = True) -> Config:
+        """What runs next; a round begins with a window that is fresh.
 
         Args:
             job: as the latest window showed it.
             config: in force in that window.
             step_s: its median step (s); None if it was no measurement.
+            fresh: whether the job is as that window showed it, and not as an earlier one did.
         """
-        if self._left is None or self._lost(config, step_s):
+        if self._lost(config, step_s):
             self._former_s = self.usual_s
-            self._seen, self._final, self._usual, self._off = {}, False, [], []
+            self._left, self._seen, self._final, self._usual, self._off = None, {}, False, [], []
+        if self._left is None:
+            if not fresh:
+                return config
             self._left = self._candidates(job, config.engine)
             self._unheard = [engine for engine in self._engines if engine != config.engine]
         elif step_s is not None and self._hearing:

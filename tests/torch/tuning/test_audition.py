@@ -150,3 +150,19 @@ def test_jitter_rarely_calls_for_another_round(kept: bool) -> None:
             config = audition.choose(job, config, truly_s(config) * median_s(rng, 0.25))
             alarms += before and not audition.over
     assert alarms <= 20
+
+
+def test_a_round_begins_with_a_window_that_is_fresh() -> None:
+    """A window of DDP's reducer shows a step, but not how long layers and blocks take."""
+    job, heard = make_job(500_000, 2_000_000, 4_000_000), Audition()
+    chosen = Config(1, 1, "ddp")
+    heard.settle(chosen, 1.0)
+    for _ in range(KNOWN):
+        assert heard.choose(job, chosen, 1.0, fresh=False) == chosen
+    for _ in range(HOLD):
+        assert heard.over
+        assert heard.choose(job, chosen, 1.5, fresh=False) == chosen
+    assert not heard.over
+    assert heard.left is None
+    assert heard.choose(job, chosen, 1.5) == shortlist(job)[0]
+    assert heard.left == len(shortlist(job)) - 1
