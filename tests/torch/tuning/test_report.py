@@ -88,7 +88,7 @@ def test_what_was_never_measured_is_not_compared_with(report: Report) -> None:
     assert str(unmeasured).splitlines()[2].endswith(f"1.250x the first measured, {DEFAULT.label}")
     beside_ddp = replace(unmeasured, trials={**report.trials, buckets: Trial(1, 0.44)})
     assert beside_ddp.gain == pytest.approx(1.1)
-    assert str(beside_ddp).splitlines()[2].endswith(f"1.100x DDP's best, ddp {buckets.label}")
+    assert str(beside_ddp).splitlines()[2].endswith("1.100x DDP's best, ddp ⟨25 MiB⟩")
     kept = replace(beside_ddp, config=buckets)
     assert str(kept).splitlines()[2].endswith("of CPU spent")  # it is what others are compared with
     assert "default" not in str(kept)
