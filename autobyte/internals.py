@@ -5,7 +5,7 @@ Each function says why the public interface is not enough. All of them were seen
 
 Four are read where they are used, because a function around them would do nothing, or not work:
 
-- `Tensor._version` counts changes in place. `torch/exchange/exchange.py` and `torch/model/updates.py` compare it to
+- `Tensor._version` counts changes in place. `torch/exchange/exchange.py` and `torch/model/held.py` compare it to
   refuse a gradient that was changed while it travelled. It is read once per tensor and step on the thread that
   trains, where a call would cost more than the attribute itself.
 - `Optimizer._step_supports_amp_scaling` is read by `GradScaler.step`. If it is true, the scaler leaves its scale on

@@ -56,6 +56,7 @@ COVERED_BY = {
     "testbed/test_testbed_validation.py": "bench/validation.py cli/validate.py",
     "torch/test_handover.py": "torch/exchange/reduction.py",
     "torch/test_optimizer.py": "torch/listening.py torch/on.py",
+    "torch/model/test_updates.py": "torch/model/elementwise.py torch/model/held.py",
     "torch/test_optimizer_clipping.py": "torch/clips.py",
     "tuners/test_contract.py": "testing/tuner.py tuners/base.py tuners/fixed.py tuners/grid.py tuners/random.py",
     "tuners/metanet/test_tuner.py": "tuners/metanet/network.py tuners/metanet/predictor.py tuners/metanet/trained.py",

@@ -26,12 +26,14 @@ from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.handover import Handover
 from autobyte.torch.listening import Listeners
+from autobyte.torch.model.elementwise import ELEMENTWISE, can_cross_steps
 from autobyte.torch.model.former import Former
+from autobyte.torch.model.held import drop, zero
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
-from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop, zero
+from autobyte.torch.model.updates import Updates
 from autobyte.torch.tuning.advice import Adviser
 from autobyte.torch.tuning.callback import Callback
 from autobyte.torch.tuning.online import Online

@@ -7,31 +7,17 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
-from operator import attrgetter, is_
 from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.optim import (
-    ASGD,
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    NAdam,
-    Optimizer,
-    RAdam,
-    RMSprop,
-    Rprop,
-)
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from autobyte.errors import InputError
-from autobyte.internals import has_own_step, has_step_hooks, see_hooks, uncompiled, unrecorded
+from autobyte.internals import see_hooks, uncompiled, unrecorded
 from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.former import Former
+from autobyte.torch.model.held import HeldGradients
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import PendingClasses, as_they_are
@@ -43,9 +29,6 @@ from autobyte.torch.model.unfinished import Unfinished
 log = logging.getLogger("autobyte")
 
 Called = Callable[[nn.Module, object], None]
-
-#: Optimizers that treat every element by itself and keep state per parameter: updating layer by layer is the same.
-ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
 
 #: Parameters that are copied in one call: together with a layer that needs it, and while one is awaited.
 SOON_BYTES, AHEAD_BYTES = 1 << 20, 16 << 20
@@ -113,7 +96,7 @@ class Updates:
         self._unfinished = Unfinished(optimizer) if undo else None
         self._former = Former(optimizer)  # of the layers that were updated ahead of the whole step
         self._layers: list[_Layer] = []
-        self._held = _Held()
+        self._held = HeldGradients()
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
         self.timeline: TrainingTimeline | None = None  # is told of updates, while a trace is on
@@ -464,121 +447,6 @@ class _Layer:
                 self.clear(parameter)
 
 
-class _Held:
-    """The gradients that travel, layer after layer, and what was known of them when `step()` was called.
-
-    A `.grad` that is dropped meanwhile, as `model.zero_grad()` does, comes back for the update. A gradient that the
-    user changed in place is refused, because its former value is lost. Flat lists: a layer has one or two parameters,
-    and lists of its own would take longer to make than to fill.
-    """
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-        self._parameters: list[nn.Parameter] = []
-        self._gradients: list[torch.Tensor | None] = []
-        self._versions: list[int] = []  # of parameters
-        self._gradient_versions: list[int] = []
-        self.standing_in: dict[int, torch.Tensor | None] = {}  # zeros that are `.grad` where this rank has none
-        self._dropped: set[int] = set()  # places of those of them whose zeros were dropped meanwhile
-
-    def add(self, parameters: dict[str, nn.Parameter]) -> slice:
-        """Another layer's parameters; return their places."""
-        start = len(self._names)
-        self._names += parameters
-        self._parameters += parameters.values()
-        return slice(start, len(self._names))
-
-    def note(self, missing: Callable[[str], torch.Tensor | None]) -> None:
-        """Note all gradients. Where one is missing, the zeros that travel for it stand in until the update."""
-        self.standing_in.clear()
-        self._dropped.clear()
-        self._gradients = gradients = [parameter.grad for parameter in self._parameters]
-        for place, gradient in enumerate(gradients):
-            if gradient is None:
-                zeros = missing(self._names[place])
-                gradients[place] = self.standing_in[place] = self._parameters[place].grad = zeros
-        self._versions = list(map(_version, self._parameters))
-        self._gradient_versions = _versions(gradients)
-
-    def withdraw(self, span: slice) -> None:
-        """An update is taken now: take zeros that stand in away, and note whose `.grad` was dropped."""
-        for place in range(span.start, span.stop):
-            if place not in self.standing_in:
-                continue
-            parameter = self._parameters[place]
-            if parameter.grad is None:
-                self._dropped.add(place)
-            elif parameter.grad is self.standing_in[place]:
-                parameter.grad = None
-            else:
-                raise _changed(self._names[place])
-
-    def give_up(self, span: slice) -> None:
-        """An update is not due any more, and will not be taken."""
-        for place in range(span.start, span.stop):
-            if place in self.standing_in and self._parameters[place].grad is self.standing_in[place]:
-                self._parameters[place].grad = None
-        self._let_go(span)
-
-    def check(self, span: slice) -> None:
-        """Refuse an update whose parameters or gradients were changed; it stays due, and is refused again.
-
-        Raises:
-            InputError: a parameter, or its gradient, was changed meanwhile.
-        """
-        parameters, gradients = self._parameters[span], self._gradients[span]
-        place = _differing(list(map(_version, parameters)), self._versions[span])
-        if place is not None:
-            raise InputError(
-                f"parameter '{self._names[span][place]}' was changed after step(), before its update was taken: call "
-                "flush() before, or say cross_step=False"
-            )
-        place = _differing(_versions(gradients), self._gradient_versions[span])
-        if place is not None:
-            raise _changed(self._names[span][place])
-        if self._is_untouched(span):
-            return
-        for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True), span.start):
-            now = parameter.grad
-            if now is not gradient and now is not None and place not in self.standing_in:
-                raise _changed(self._names[place])
-
-    def restore(self, span: slice) -> list[nn.Parameter]:
-        """Bring back gradients that had been dropped, and return their parameters."""
-        dropped: list[nn.Parameter] = []
-        untouched = not self.standing_in and self._is_untouched(span)
-        for place, parameter in () if untouched else enumerate(self._parameters[span], span.start):
-            if place in self.standing_in:  # `.grad` is what arrived from other ranks, or None
-                if place in self._dropped:
-                    dropped.append(parameter)
-            elif parameter.grad is None:
-                parameter.grad = self._gradients[place]
-                dropped.append(parameter)
-        self._let_go(span)
-        return dropped
-
-    def _is_untouched(self, span: slice) -> bool:
-        """Whether every `.grad` is what it was."""
-        return all(map(is_, [parameter.grad for parameter in self._parameters[span]], self._gradients[span]))
-
-    def _let_go(self, span: slice) -> None:
-        self._gradients[span] = [None] * (span.stop - span.start)
-
-
-_version = attrgetter("_version")
-
-
-def _versions(tensors: Iterable[torch.Tensor | None]) -> list[int]:
-    return [-1 if tensor is None else tensor._version for tensor in tensors]
-
-
-def _differing(some: list[int], others: list[int]) -> int | None:
-    """The first place at which lists differ."""
-    if some == others:
-        return None
-    return next(place for place, (one, other) in enumerate(zip(some, others, strict=True)) if one != other)
-
-
 def _joined(layers: Iterable[_Layer]) -> list[slice]:
     """Places of layers' parameters; those that follow on each other are one slice."""
     spans: list[slice] = []
@@ -588,13 +456,6 @@ def _joined(layers: Iterable[_Layer]) -> list[slice]:
         else:
             spans.append(layer.span)
     return spans
-
-
-def _changed(name: str) -> InputError:
-    return InputError(
-        f"the gradient of '{name}' was changed after step(), before its update was taken: "
-        "use this optimizer's zero_grad(), or say cross_step=False"
-    )
 
 
 def _as_now(value: Any) -> Any:
@@ -609,29 +470,3 @@ def _put_back(group: dict[str, Any], hyper: dict[str, Any]) -> None:
             group[key].copy_(value)
         else:
             group[key] = value
-
-
-def drop(parameter: nn.Parameter) -> None:
-    """Let go of a gradient."""
-    parameter.grad = None
-
-
-def zero(parameter: nn.Parameter) -> None:
-    """Keep a gradient's memory, and zero it."""
-    gradient = parameter.grad
-    if gradient is None:
-        return
-    if gradient.grad_fn is not None:
-        gradient.detach_()
-    else:
-        gradient.requires_grad_(False)
-    gradient.zero_()
-
-
-def can_cross_steps(optimizer: Optimizer) -> bool:
-    """Whether updating layer by layer gives the same parameters as updating all at once.
-
-    It does not for optimizers outside the list above, because a subclass may override anything. Nor does it with step
-    hooks, or with a `step` that was set on the object: these expect one call a step.
-    """
-    return type(optimizer) in ELEMENTWISE and not has_own_step(optimizer) and not has_step_hooks(optimizer)

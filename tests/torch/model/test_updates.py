@@ -26,9 +26,11 @@ from torch import Tensor, nn
 from autobyte.errors import InputError
 from autobyte.torch.model import updates as module
 from autobyte.torch.model.clipping import Clipping
+from autobyte.torch.model.elementwise import ELEMENTWISE, can_cross_steps
+from autobyte.torch.model.held import drop
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import as_they_are
-from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop
+from autobyte.torch.model.updates import Updates
 
 
 class Averages:

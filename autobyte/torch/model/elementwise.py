@@ -1,0 +1,30 @@
+"""Which optimizers can update a model layer by layer."""
+
+from torch.optim import (
+    ASGD,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+    Rprop,
+)
+
+from autobyte.internals import has_own_step, has_step_hooks
+
+#: Optimizers that treat every element by itself and keep state per parameter: updating layer by layer is the same.
+ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
+
+
+def can_cross_steps(optimizer: Optimizer) -> bool:
+    """Whether updating layer by layer gives the same parameters as updating all at once.
+
+    It does not for optimizers outside the list above, because a subclass may override anything. Nor does it with step
+    hooks, or with a `step` that was set on the object: these expect one call a step.
+    """
+    return type(optimizer) in ELEMENTWISE and not has_own_step(optimizer) and not has_step_hooks(optimizer)
