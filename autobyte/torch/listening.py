@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable
 
-from autobyte.torch.exchange.exchange import Listener
+from autobyte.torch.exchange.listener import Listener
 from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.model.times import LayerTimes

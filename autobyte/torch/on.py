@@ -19,9 +19,9 @@ from autobyte.internals import has_compiled_forward, has_compiled_part, is_compi
 from autobyte.scheduler.policies import check_sizes
 from autobyte.torch.clips import Clips
 from autobyte.torch.exchange.control import CommunicationError
-from autobyte.torch.exchange.exchange import Heard
 from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.resume import Resumption
+from autobyte.torch.exchange.tallies import Heard
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.handover import Handover

@@ -2,11 +2,9 @@
 
 import gc
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +17,16 @@ from autobyte.internals import forget_hooks, is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.exchange.control import CommunicationError, Control, Tally, first_line
+from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.filling import Filling
-from autobyte.torch.exchange.flags import StepCounts, StepFlags
+from autobyte.torch.exchange.flags import StepFlags
+from autobyte.torch.exchange.listener import Listener
 from autobyte.torch.exchange.mirrors import Mirrors
-from autobyte.torch.exchange.norms import all_clip, norm_of_all
+from autobyte.torch.exchange.norms import norm_of_all
 from autobyte.torch.exchange.progress import Phase
 from autobyte.torch.exchange.reduction import Reduction
 from autobyte.torch.exchange.session import Session
+from autobyte.torch.exchange.tallies import Heard, Tallies
 from autobyte.torch.exchange.waits import Waits
 from autobyte.torch.exchange.ways import Way
 from autobyte.torch.model.marks import marks_of
@@ -39,49 +39,6 @@ OUT, OUT_ON_STREAMS = 1, 3
 
 _OPEN = Phase.OPEN  # a look-up less at every gradient
 _Complete = tuple[int, Tensor, int]  # a gradient's place, the gradient, and its version when it was complete
-
-
-class Listener:
-    """Is told of a step's gradients and does nothing: derive from it to do something."""
-
-    def begins(self) -> bool:
-        """A step of this rank's own inputs begins.
-
-        Returns:
-            whether ranks whose inputs have ended take part in it.
-        """
-        return False
-
-    def backward(self) -> None:
-        """A backward pass has completed a gradient, and nothing has been done with it yet."""
-
-    def gradient(self, name: str) -> None:
-        """A gradient is complete; where a device computes, it has been given all that the gradient needs."""
-
-    def leaves(self, name: str, gradient: Tensor) -> None:
-        """A gradient, or zeros for one that is missing, is about to travel."""
-
-    def announces(self) -> bool:
-        """Whether this rank has something to say to all."""
-        return False
-
-    def loaded(self) -> Tensor | None:
-        """A note for `Heard`, if this rank has loaded something since the step before."""
-        return None
-
-
-class Heard(NamedTuple):
-    """What ranks have said in steps before the last.
-
-    Args:
-        announced: whether any rank announced something.
-        loaded: how many ranks said that they had loaded something, in the last step in which any did.
-        note: this rank's of that step, as its listener made it.
-    """
-
-    announced: bool = False
-    loaded: int = 0
-    note: Tensor | None = None
 
 
 class Exchange:
@@ -147,10 +104,8 @@ class Exchange:
         self.at_once = False  # the latest step had such gradients: nobody may wait with its updates
         self._ahead = False  # the step was closed ahead of `step()`, and nothing has followed
         self.norm_kind: float | None = None  # p of the norm by which gradients are clipped, from the next step on
-        self._tally: Tally | None = None
         self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `heard` has what was said
-        self._untaken: deque[Tally] = deque()  # of steps of which it is not known yet whether all ranks took them
-        self._tallies: deque[tuple[Tally, Tensor | None]] = deque()  # of steps that nobody has looked at, and notes
+        self._tallies = Tallies(control, session, out=self.out)
         self._number(plan)
         self.reduction: Reduction | None = None
         self._hooks = self._hook_all()
@@ -224,16 +179,13 @@ class Exchange:
         self._send()
         self.check_untouched(ahead=ahead)
         had = self._send_rest() if self.reduction is None else self._reduce_rest(self.reduction)
-        if len(self._untaken) == self.out:
-            self._check_taken(self._counts(self._untaken.popleft()))
+        self._tallies.check()
         left_out = given_up or not (progress.taken or joined)
         announces, note = self._listener.announces(), None if given_up else self._listener.loaded()
         flags = StepFlags(
             had, left_out=left_out, joined=joined, announces=announces, loaded=note is not None, clips=clips
         )
-        self._tally = self._control.tally(flags.pack())
-        self._untaken.append(self._tally)
-        self._tallies.append((self._tally, note))
+        self._tallies.add(flags, note)
         if self.reduction is None:
             self._mirrors.then(self._session.end)
         else:
@@ -281,13 +233,7 @@ class Exchange:
         Raises:
             CommunicationError: some do, and others do not.
         """
-        if self._tally is None:
-            return False
-        try:
-            return all_clip(self._counts(self._tally), self._control, self.steps - 1)
-        except CommunicationError as error:
-            self._session.fail(error, names_silent=True)
-            raise
+        return self._tallies.clipped_by_all()
 
     def norm(self, *, limit: float | None, kind: float | None) -> float | None:
         """The norm of all averages of the closed step, none of which need be in place. Collective.
@@ -324,26 +270,21 @@ class Exchange:
     @property
     def learned(self) -> bool:
         """Whether any rank had a gradient in the last step; the same on all ranks. Waits for all to close it."""
-        return self._tally is not None and self._counts(self._tally).any_gradient
+        counts = self._tallies.latest
+        return counts is not None and counts.any_gradient
 
     @property
     def joined(self) -> bool:
         """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
-        return self._tally is not None and self._counts(self._tally).joined > 0
+        counts = self._tallies.latest
+        return counts is not None and counts.joined > 0
 
     def heard(self) -> Heard:
         """What ranks have said in steps before the last, not yet looked at. All ranks get the same, but for notes.
 
         Nobody waits: `close` has had the counts of these steps.
         """
-        heard = Heard()
-        while len(self._tallies) > self.out:
-            tally, note = self._tallies.popleft()
-            counts = self._counts(tally)
-            heard = heard._replace(announced=heard.announced or counts.announcing > 0)
-            if counts.loaded:
-                heard = heard._replace(loaded=counts.loaded, note=note)
-        return heard
+        return self._tallies.heard()
 
     def forget(self) -> None:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
@@ -385,8 +326,7 @@ class Exchange:
             CommunicationError: averages can no longer be made.
         """
         self._session.check()
-        self._tally = None
-        self._untaken.clear()
+        self._tallies.start_over()
         self.progress.forgive()
 
     def arrived(self, names: Iterable[str]) -> bool:
@@ -407,7 +347,8 @@ class Exchange:
             zeros = self._missing.get(name)
             if zeros is None:
                 continue
-            if self._tally is not None and self._counts(self._tally).having(self._index[name]):
+            counts = self._tallies.latest
+            if counts is not None and counts.having(self._index[name]):
                 self.parameters[name].grad = zeros.detach()  # another rank had one
             del self._missing[name]
 
@@ -458,8 +399,6 @@ class Exchange:
             self.reduction.close()
         settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
-        self._tally = None  # it keeps the backend that counted, and that its threads and sockets
-        self._untaken.clear()
         self._tallies.clear()
         return settled and not self.progress.open
 
@@ -628,26 +567,6 @@ class Exchange:
                     f"'{name}' was frozen when the optimizer was wrapped, and has a gradient now, which does not "
                     "travel: close() this wrapper, and wrap the optimizer again after thawing parameters"
                 )
-
-    def _counts(self, tally: Tally) -> StepCounts:
-        try:
-            return StepCounts(tally.wait())
-        except CommunicationError as error:
-            self._session.check()  # what has failed before is why
-            located = self._session.located(error)
-            self._session.fail(located, names_silent=True)
-            self._session.check()  # another thread may have been faster
-            raise located from error
-
-    def _check_taken(self, counts: StepCounts) -> None:
-        all_clip(counts, self._control, self.steps - 1 - len(self._untaken))
-        skipped = counts.left_out
-        if 0 < skipped < self._control.size - counts.joined:
-            raise self._control.failure(
-                f"{skipped} of {self._control.size} ranks left out a step that others took "
-                "(an exception that was caught, or zero_grad() before step()); their parameters differ now",
-                step=self.steps,
-            )
 
     def _put(self, place: int, gradient: Tensor) -> None:
         name, (device, dtype) = self._names[place], self._kinds[place]

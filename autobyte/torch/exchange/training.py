@@ -34,7 +34,8 @@ from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.engines import connector, led, resolve, way_of, ways_of
-from autobyte.torch.exchange.exchange import Exchange, Listener
+from autobyte.torch.exchange.exchange import Exchange
+from autobyte.torch.exchange.listener import Listener
 from autobyte.torch.exchange.lookout import Lookout
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.reduction import Reduction
