@@ -22,8 +22,9 @@ from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_part, is_making_state, is_unscaling, untraced
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space, rank_0_speaks
+from autobyte.torch.exchange.admission import is_off, is_rank_0
 from autobyte.torch.exchange.join import Company
-from autobyte.torch.exchange.training import Training, is_off, is_rank_0
+from autobyte.torch.exchange.training import Training
 from autobyte.torch.listening import Listeners
 from autobyte.torch.log import show_log
 from autobyte.torch.model.clipping import check_norm

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.errors import InputError
-from autobyte.torch.exchange.training import travelling
+from autobyte.torch.exchange.admission import travelling
 
 
 def test_every_trained_parameter_travels_once() -> None:
