@@ -71,7 +71,9 @@ class Session:
         if not self.runner.at_boundary:
             raise self._failure("a new step begins before the last one was ended")
         if plan is not self.plan:
-            self._finish()
+            if not self._finish():
+                why = f"the plan cannot change: blocks of the last step are not over within {self.timeout_s:g} s"
+                self.fail(self.located(why))  # the first failure counts
             self.check()
             self.plan = plan
             self.runner.configure(plan)
@@ -244,13 +246,18 @@ class Session:
         """Tensors that only a device still waits for."""
         return {segment.tensor for block in self._engine.unfinished() for segment in block.segments}
 
-    def _finish(self) -> None:
-        """Wait until no block is under way, on a device either: before plans change, and at the end."""
+    def _finish(self) -> bool:
+        """Wait until no block is under way, on a device either: before plans change, and at the end.
+
+        Returns:
+            whether none is.
+        """
         deadline = time.monotonic() + self.timeout_s
-        while self._error is None and time.monotonic() < deadline:
-            if self.runner.at_boundary and not self._engine.unfinished():
-                return
+        while not (over := self.runner.at_boundary and not self._engine.unfinished()):
+            if self._error is not None or time.monotonic() >= deadline:
+                break
             time.sleep(0.01)
+        return over
 
     def close(self, *, ended: bool) -> bool:
         """Wait for what other ranks still need of a step that was ended, and let go of the engine.
