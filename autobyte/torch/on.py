@@ -143,13 +143,15 @@ class On:
 
     def step(self, closure: Callable[[], Any] | None) -> Any:
         """Update the parameters."""
-        exchange, progress = self.training.exchange, self.training.progress
+        progress = self.training.progress
         self.training.check_groups(self._optimizer)
         self._updates.settle()  # still due if no forward or backward pass came since the step before
         self._evaluating = closure is not None
         if closure is not None:
-            self._take_up(exchange.heard())  # what was announced is dropped: no switch between two evaluations
-            return self._step_with(closure)
+            loss = self._step_with(closure)
+            if not self._is_joined:
+                self._take_up(self.training.exchange.heard())  # what was announced is dropped
+            return loss
         if self._may_wait and not progress.averaged:
             self._end_backward()
             self._updates.plan(self._clipping or Clipping())
