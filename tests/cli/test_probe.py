@@ -65,7 +65,7 @@ def test_bad_input_is_one_line(words: tuple[str, ...], message: str, capsys: pyt
     assert said.count("\n") == 1
 
 
-def test_a_rehearsal_leaves_the_gpu_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rehearsal_needs_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     seen = []
 
     def on_testbed(spec: Spec, rig: Rig, *, gpu: bool) -> tuple[list[dict[str, Any]], str]:
