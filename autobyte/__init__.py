@@ -23,6 +23,7 @@ from floors below its own, and `make check` enforces it.
        models                    layers of known models, profiles of others
     0  job  config  scenario     what is trained, with which settings, and what changes meanwhile
        trace  results  bound     measurements, their database, and the least time that a step can take
+       breakdown  explain        where the time of a step goes, and what to try
        registry  units  errors   names of tuners and policies, sizes with units, error messages
        notebooks  compiling      tables in notebooks, and a word before the first compilation
        compilations              what is compiled in the background, and its end with the process

@@ -47,7 +47,8 @@ def _clipped_s(job: Job, before: Floats) -> float:
 
         max_m [ Σ_k f_k + Σ_{k≥m} b_k + (A-1)·C + wire(layers ≤ m) / 2 ]
 
-    With servers everything must arrive first: the norm is made of whole gradients.
+    With servers the first half are the pushes. All workers know the norm at the same time. So each one's own pushes
+    follow its own gradients, and a server takes in all pushes after the fastest worker's gradients.
 
     Args:
         job: what is trained, and on what.
@@ -55,10 +56,9 @@ def _clipped_s(job: Job, before: Floats) -> float:
     """
     model = job.model
     behind = np.cumsum(model.backward_s[::-1])[::-1] + (job.accumulation - 1) * model.compute_s
-    part = 1.0 if job.cluster.servers else 0.5
     times = [
-        slowdown * (model.forward_s.sum() + behind) + part * before * per_byte_s
-        for slowdown, per_byte_s in _exposed(job.cluster)
+        slowdown * (model.forward_s.sum() + behind) + before * per_byte_s
+        for slowdown, per_byte_s in _summed(job.cluster)
     ]
     return float(np.max(times))
 
@@ -100,6 +100,16 @@ def _exposed(cluster: Cluster) -> list[tuple[float, float]]:
     up, down, slowdown = cluster.table
     own = cluster.remote / np.minimum(up, down)
     return [*zip(slowdown.tolist(), own.tolist(), strict=True), (float(slowdown.min()), _last_sum(cluster, up, down))]
+
+
+def _summed(cluster: Cluster) -> list[tuple[float, float]]:
+    """The same pairs, where traffic ends with the sums: reduce-scatters, or pushes."""
+    if not cluster.servers:
+        return [(max(cluster.slowdown), cluster.seconds_per_byte / 2)]
+    up, down, slowdown = cluster.table
+    own = cluster.remote / up
+    taken_in = (cluster.workers - 1) * cluster.share / down
+    return [*zip(slowdown.tolist(), own.tolist(), strict=True), (float(slowdown.min()), float(taken_in.max()))]
 
 
 def _last_sum(cluster: Cluster, up: Floats, down: Floats) -> float:

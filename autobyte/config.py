@@ -21,6 +21,7 @@ class Config:
         credit_bytes: S_c, the window of bytes in flight.
         policy: which policy makes the plan.
         knobs: the policy's own knobs beyond the two.
+        engine: that moves gradients, where training can choose; empty is the one that it began with.
 
     Raises:
         InputError: a size that is not a positive whole number.
@@ -32,6 +33,7 @@ class Config:
     credit_bytes: int
     policy: str = "bytescheduler"
     knobs: Mapping[str, float] = field(default_factory=dict)
+    engine: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         for name in ("partition_bytes", "credit_bytes"):
@@ -45,14 +47,15 @@ class Config:
         object.__setattr__(self, "knobs", dict(sorted(self.knobs.items())))
 
     def __hash__(self) -> int:
-        return hash((self.partition_bytes, self.credit_bytes, self.policy, *self.knobs.items()))
+        return hash((self.partition_bytes, self.credit_bytes, self.policy, self.engine, *self.knobs.items()))
 
     @property
     def label(self) -> str:
-        """The pair as the paper writes it, and the policy's own knobs after it."""
+        """The pair as the paper writes it, the policy's own knobs after it, and the engine where one is named."""
         credit = format_credit(self.credit_bytes, self.partition_bytes)
         knobs = "".join(f", {name}={value:g}" for name, value in self.knobs.items())
-        return f"⟨{format_bytes(self.partition_bytes)}, {credit}{knobs}⟩"
+        engine = f" by {self.engine}" if self.engine else ""
+        return f"⟨{format_bytes(self.partition_bytes)}, {credit}{knobs}⟩{engine}"
 
     @property
     def full_label(self) -> str:
@@ -60,12 +63,14 @@ class Config:
         return f"{self.policy} {self.label}"
 
     def to_json(self) -> dict[str, Any]:
-        """The config as plain JSON; `policy` and `knobs` only where they differ from the default."""
+        """The config as plain JSON; `policy`, `knobs` and `engine` only where they differ from the default."""
         data: dict[str, Any] = {"partition_bytes": self.partition_bytes, "credit_bytes": self.credit_bytes}
         if self.policy != "bytescheduler":
             data["policy"] = self.policy
         if self.knobs:
             data["knobs"] = dict(self.knobs)
+        if self.engine:
+            data["engine"] = self.engine
         return data
 
     @classmethod

@@ -13,15 +13,16 @@ Four are read where they are used, because a function around them would do nothi
   has to answer the scaler itself, with a class attribute.
 - `torch._C.TensorBase` has the getter and setter of `.grad`, and `torch._C.DisableTorchFunctionSubclass` hands a call
   past `__torch_function__`. `torch/model/pending.py` uses both to let a parameter be looked at without its update.
-- `torch.distributed._compute_bucket_assignment_by_size` assigns DDP's buckets. Only
-  `tests/scheduler/test_policies.py` uses it, to compare the policy `ddp` with them.
+- `torch.distributed._compute_bucket_assignment_by_size` assigns DDP's buckets. `tests/scheduler/test_policies.py`
+  uses it, too, to compare the policy `ddp` with them.
 """
 
 import gc
 import os
+import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -29,17 +30,20 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import AllgatherOptions
+from torch._C._distributed_c10d import AllgatherOptions, Logger, Reducer, Work, _compute_bucket_assignment_by_size
 from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import RemovableHandle
 
 NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: whoever called is to speak first
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
+
+_strided, _uses, _ScriptModule = torch.strided, torch._C._storage_Use_Count, torch.jit.ScriptModule
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -61,10 +65,10 @@ def is_shared(gradient: Tensor) -> bool:
     uses a storage. What autograd hands on is detached; a gradient that is a view was set by the user, whose buffer is
     to be averaged.
     """
-    if gradient.layout is not torch.strided or gradient._is_view():
+    if gradient.layout is not _strided or gradient._is_view():
         return False
     storage = gradient.untyped_storage()  # counts, too
-    uses: int = torch._C._storage_Use_Count(storage._cdata)
+    uses: int = _uses(storage._cdata)
     return uses > 2
 
 
@@ -87,6 +91,15 @@ def default_store() -> Store:
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # set by the launcher, as RANK is
     return PrefixStore(f"attempt{attempt}", _get_default_store())
+
+
+def own_store() -> Store:
+    """That store, by a connection of its own, because a client that waits lets no other thread ask meanwhile.
+
+    PyTorch's older stores cannot be cloned: then it is the one that all share.
+    """
+    store = default_store()
+    return store.clone() if hasattr(store, "clone") else store
 
 
 def restart_fails() -> bool:
@@ -226,6 +239,138 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
+class OwnReducer:
+    """PyTorch's reducer, which averages gradients in buckets while backward goes on, without the module around it.
+
+    `DistributedDataParallel` takes the place of the user's model, and its reducer has no public name. It waits in C++
+    until all buckets of a pass are summed, and writes the averages into `.grad` before `backward()` returns. Its
+    hooks on parameters go when it does.
+
+    Args:
+        parameters: whose gradients are averaged, in the same order on all ranks, by name.
+        first_bytes, bucket_bytes: sizes of the first bucket and of the others.
+        rank, size: of this process among those that take part.
+        add: sums a bucket over all ranks, in place; its future is over when that is done, and must not fail.
+        share: sends rank 0's tensor to all ranks, in place.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        first_bytes: int,
+        bucket_bytes: int,
+        rank: int,
+        size: int,
+        add: Callable[[Tensor], torch.futures.Future[list[Tensor]]],
+        share: Callable[[Tensor], None],
+    ) -> None:
+        each: list[Tensor] = list(parameters.values())
+        sparse = [False] * len(each)
+        indices, limits = _compute_bucket_assignment_by_size(
+            each, [sys.maxsize], sparse
+        )  # as DDP: one bucket, until `rebuild`
+        self._group = _Sums(rank, size, add, share)
+        names = dict(enumerate(parameters))  # asked for where TORCH_DISTRIBUTED_DEBUG is set
+        self._reducer = Reducer(
+            each, indices[::-1], limits[::-1], self._group, sparse, bucket_bytes, False, False, names, first_bytes
+        )
+        self._logger = Logger(self._reducer)
+        self._reducer.set_logger(self._logger)
+
+    def expect(self) -> None:
+        """Gradients that become complete from now on are averaged, each once."""
+        self._reducer.prepare_for_backward([])
+
+    def times(self) -> list[int]:
+        """When each gradient was last complete, as a number that no other pass has; it tells whether any was."""
+        return self._reducer.get_backward_stats()
+
+    def missing(self) -> list[int]:
+        """Places of the gradients that a pass which has begun has not completed; none of a pass that is over.
+
+        They are told by the message of an error alone.
+        """
+        try:
+            self._reducer._check_reducer_finalized()
+        except RuntimeError as error:
+            found = re.search(r"Parameter indices which did not receive grad for rank \d+:((?: \d+)+)", str(error))
+            if found is None:
+                raise
+            return [int(place) for place in found[1].split()]
+        return []
+
+    def rebuild(self) -> bool:
+        """Cut buckets again, in the order in which gradients became complete on rank 0. Collective.
+
+        Returns:
+            whether they were cut; False until a pass is over, and once they are.
+        """
+        return self._reducer._rebuild_buckets()
+
+    def remove(self) -> None:
+        """Take its hooks off the parameters."""
+        self._reducer._remove_autograd_hooks()
+
+
+class _Sums(dist.ProcessGroup):
+    """What the reducer takes for a process group."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        add: Callable[[Tensor], torch.futures.Future[list[Tensor]]],
+        share: Callable[[Tensor], None],
+    ) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._add = add
+        self._share = share
+
+    def allreduce(self, tensors: list[Tensor], _options: object = None) -> Work:  # type: ignore[override]
+        """Sum one bucket."""
+        return _Sum(self._add(tensors[0]))
+
+    def broadcast(self, tensors: list[Tensor], _options: object = None) -> Work:  # type: ignore[override]
+        """Share which buckets gradients are in."""
+        self._share(tensors[0])
+        shared: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        shared.set_result(tensors)
+        return _Sum(shared)
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """For the reducer's log."""
+        return "autobyte"
+
+
+class _Sum(Work):
+    """A collective of the reducer's that is under way."""
+
+    def __init__(self, future: torch.futures.Future[list[Tensor]]) -> None:
+        super().__init__()
+        self._future = future
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        """What is over when the collective is."""
+        return self._future
+
+    def wait(self, _timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for it."""
+        self._future.wait()
+        return True
+
+
+def forget_hooks(parameter: nn.Parameter) -> None:
+    """Let autograd look for no hooks on a gradient once the last one is removed: else it goes on calling Python."""
+    if not parameter._post_accumulate_grad_hooks:
+        parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+
+
+def backward_pass() -> int:
+    """The number of the backward pass that calls a hook in this thread; nothing public tells one from the next."""
+    return torch._C._current_graph_task_id()
+
+
 def own_nccl(name: str, *, device: torch.device, rank: int, size: int, timeout: timedelta, store: Any = None) -> Any:
     """Make an NCCL backend for one purpose: its collectives keep an order of their own.
 
@@ -272,6 +417,18 @@ def cuda_backend(group: dist.ProcessGroup | None) -> str:
 def is_profiled() -> bool:
     """Whether a profiler of PyTorch's runs, on any thread: names for its trace cost microseconds each."""
     return torch.autograd.profiler._is_profiler_enabled
+
+
+def show_span(name: str) -> Callable[[], None]:
+    """Begin an entry in the trace of the profiler that runs; what ends it, on any thread.
+
+    The public `record_function` ends where it has begun. The profiler takes note of threads that it was started on,
+    and of those that it was told to follow (`profile_all_threads`).
+    """
+    over: torch.futures.Future[Tensor] = torch.futures.Future()
+    with torch.profiler.record_function(name) as entry:
+        entry._call_end_callbacks_on_future(over)
+    return lambda: over.set_result(torch.empty(0))
 
 
 def gather_options() -> Any:
@@ -329,22 +486,21 @@ def is_compiled(module: nn.Module) -> bool:
 
     Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
     """
-    if getattr(module, "_compiled_call_impl", None) is not None or isinstance(module, torch.jit.ScriptModule):
+    if module.__dict__.get("_compiled_call_impl") is not None or isinstance(module, _ScriptModule):
         return True
     return "_orig_mod" in module._modules  # hasattr would look for a parameter and a buffer of that name, too
 
 
 def has_compiled_part(model: nn.Module) -> bool:
     """Whether a module of a model, or its `forward`, is compiled. Every step asks, and `modules()` takes its time."""
-    waiting, seen = [model], {model}
-    while waiting:
-        module = waiting.pop()
-        if is_compiled(module) or has_compiled_forward(module):
+    modules, seen = [model], {model}
+    for module in modules:  # grows meanwhile
+        if is_compiled(module) or ("forward" in module.__dict__ and has_compiled_forward(module)):
             return True
         for child in module._modules.values():
             if child is not None and child not in seen:
                 seen.add(child)
-                waiting.append(child)
+                modules.append(child)
     return False
 
 
@@ -363,7 +519,14 @@ def uncompiled(hook: Hook) -> Hook:
     The public `torch.compiler.disable` would import the compiler, which takes seconds, for those who never use it.
     """
     dynamo = sys.modules.get("torch._dynamo")
-    return hook if dynamo is None else dynamo.disable(hook)
+    if dynamo is None:
+        return hook
+    disabled, is_compiling = dynamo.disable(hook), torch.compiler.is_compiling
+
+    def either(*arguments: Any) -> Any:
+        return disabled(*arguments) if is_compiling() else hook(*arguments)  # the former takes several times as long
+
+    return cast(Hook, either)
 
 
 def untraced(method: Hook) -> Hook:
@@ -392,6 +555,19 @@ def is_making_state() -> bool:
     else:
         return False
     return frame is not None
+
+
+def hook_first(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> RemovableHandle:
+    """Register a hook for a complete gradient that is called before those that are there already.
+
+    `register_post_accumulate_grad_hook` has no `prepend`, as hooks of modules have.
+    """
+    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    with torch._C.DisableTorchFunctionSubclass():  # no update of the parameter is taken for that
+        hooks = parameter._post_accumulate_grad_hooks
+    for key in [key for key in hooks if key != handle.id]:
+        hooks[key] = hooks.pop(key)  # autograd calls them in the order in which they were put in
+    return handle
 
 
 def see_hooks() -> None:

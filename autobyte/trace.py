@@ -2,6 +2,7 @@
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -10,10 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from autobyte.breakdown import Interval, breakdown
 from autobyte.config import Config
 from autobyte.drafts import draft_of
 from autobyte.errors import InputError
-from autobyte.job import Floats
+from autobyte.job import Floats, Job
 from autobyte.units import format_seconds
 
 
@@ -27,11 +29,15 @@ class TimeSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One layer's forward or backward pass on one rank."""
+    """One thing that a rank does for some time, such as a layer's forward pass.
+
+    Its phase is `forward`, `backward`, `update` or `accumulate` where the rank computes, `wait` where it waits for a
+    layer's averages, and `step` for a step as a whole. Names may be empty, and layers -1, where there is none.
+    """
 
     rank: int
     step: int
-    phase: str  # "forward" or "backward"
+    phase: str
     layer: int
     name: str
     start_s: float
@@ -57,19 +63,32 @@ class BlockSpan:
 class Trace:
     """Spans of a run, written as Chrome's trace JSON, which https://ui.perfetto.dev opens.
 
-    Ranks are processes; compute, queue and network are threads. A block stands in the queue row while it is at the
-    head of the line, and in the network row while no earlier one is on its way. Arrows lead from a gradient to the
-    blocks that carry it, and on to the forward pass that needed them.
+    Ranks are processes; step, compute, wait, queue and network are threads. A step says where its time went. A block
+    stands in the queue row while it is at the head of the line, and in the network row while no earlier one is on its
+    way; it ends there when it is in place. Arrows lead from a gradient to the blocks that carry it, and on to the
+    forward pass that needed them.
+
+    Args:
+        spans: of computing.
+        blocks: that travelled.
+        names: of ranks, where "rank 3" does not say enough.
+        waits: for averages.
+        steps: as wholes; none if where time went is not asked.
+        about: the job and how the trace was made, as plain JSON; the file's `otherData`.
     """
 
     spans: list[Span] = field(default_factory=list)
     blocks: list[BlockSpan] = field(default_factory=list)
-    names: dict[int, str] = field(default_factory=dict)  # of ranks, where "rank 3" does not say enough
+    names: dict[int, str] = field(default_factory=dict)
+    waits: list[Span] = field(default_factory=list)
+    steps: list[Span] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
 
     def to_chrome(self) -> dict[str, Any]:
         """The trace in Chrome's format; times in microseconds."""
-        events = [*self._names(), *self._compute(), *self._network(), *self._arrows()]
-        return {"displayTimeUnit": "ms", "traceEvents": events}
+        events = [*self._names(), *self._steps(), *self._compute(), *self._network(), *self._arrows()]
+        data = {"displayTimeUnit": "ms", "traceEvents": events}
+        return data | ({"otherData": self.about} if self.about else {})
 
     def save(self, path: Path | str) -> None:
         """Write the trace as JSON.
@@ -81,7 +100,7 @@ class Trace:
             draft.write_text(json.dumps(self.to_chrome(), separators=(",", ":")))
 
     def _names(self) -> Iterator[dict[str, Any]]:
-        ranks = sorted({span.rank for span in self.spans} | {block.rank for block in self.blocks})
+        ranks = sorted({span.rank for span in (*self.spans, *self.steps)} | {block.rank for block in self.blocks})
         for rank in ranks:
             yield {
                 "ph": "M",
@@ -92,11 +111,20 @@ class Trace:
             for lane, tid in _LANES.items():
                 yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}}
 
+    def _steps(self) -> Iterator[dict[str, Any]]:
+        rows = [_ByTime(spans) for spans in (self.spans, self.waits, [_travelling(block) for block in self.blocks])]
+        for span in self.steps:
+            whole = span.start_s, span.stop_s
+            parts = breakdown(whole, *(row.near(span.rank, whole) for row in rows))
+            args = {"step": span.step} | parts.to_json()
+            yield _slice(span.rank, "step", f"step {span.step}", span.start_s, span.stop_s, args)
+
     def _compute(self) -> Iterator[dict[str, Any]]:
-        for span in self.spans:
-            name = f"{span.phase} {span.name}"
-            args = {"step": span.step, "layer": span.layer}
-            yield _slice(span.rank, "compute", name, span.start_s, span.stop_s, args)
+        for lane, spans in (("compute", self.spans), ("wait", self.waits)):
+            for span in spans:
+                name = f"{span.phase} {'for ' if lane == 'wait' and span.name else ''}{span.name}".rstrip()
+                args = {"step": span.step, "layer": span.layer}
+                yield _slice(span.rank, lane, name, span.start_s, span.stop_s, args)
 
     def _network(self) -> Iterator[dict[str, Any]]:
         for lane, block, start_s, stop_s in _rows(self.blocks):
@@ -125,6 +153,27 @@ class Trace:
             update = forward.get((block.rank, block.step + 1, min(block.layers)))
             if update is not None:
                 yield (arrow | _point("f", block.rank, "compute", (update.start_s + update.stop_s) / 2) | {"bp": "e"})
+
+
+def about_job(job: Job, config: Config, *, what: str) -> dict[str, Any]:
+    """What a trace says of its job, as plain JSON.
+
+    Args:
+        job: that was traced.
+        config: in force.
+        what: `simulated` or `measured`.
+    """
+    cluster = job.cluster
+    return {
+        "what": what,
+        "model": job.model.name,
+        "workers": cluster.workers,
+        "architecture": "ps" if cluster.servers else "allreduce",
+        "policy": config.policy,
+        "config": config.label,
+        "wire_dtype": job.wire_dtype,
+        "accumulation": job.accumulation,
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +270,30 @@ class Measurement:
         return float(np.std(steps, ddof=1)) / self.mean_s / math.sqrt(len(steps))
 
 
-_LANES = {"compute": 0, "queue": 1, "network": 2}
+_LANES = {"step": 0, "compute": 1, "wait": 2, "queue": 3, "network": 4}
+
+
+class _ByTime:
+    """When a rank did something, to be found by time."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._of: dict[int, list[Interval]] = {}
+        for span in spans:
+            self._of.setdefault(span.rank, []).append((span.start_s, span.stop_s))
+        for intervals in self._of.values():
+            intervals.sort()
+        self._longest = {rank: max(stop - start for start, stop in each) for rank, each in self._of.items()}
+
+    def near(self, rank: int, whole: Interval) -> list[Interval]:
+        """At least those that overlap an interval."""
+        intervals = self._of.get(rank, [])
+        first = bisect_left(intervals, (whole[0] - self._longest.get(rank, 0.0), -math.inf))
+        return intervals[first : bisect_left(intervals, (whole[1], -math.inf))]
+
+
+def _travelling(block: BlockSpan) -> Span:
+    """A block from its start until it is in place."""
+    return Span(block.rank, block.step, "block", -1, "", block.start_s, block.done_s)
 
 
 def _rows(blocks: Iterable[BlockSpan]) -> Iterator[tuple[str, BlockSpan, float, float]]:

@@ -1,8 +1,11 @@
-"""A small GPT-2 that reads bytes, and texts for it: the source of two modules of Python's own."""
+"""What the train_….py beside it share: a small GPT-2 that reads bytes, texts, options, and the line at the end.
 
-import argparse as first_text
+The texts are the source of two modules of Python's own.
+"""
+
+import argparse
 import inspect
-import shutil as second_text
+import shutil
 
 import torch
 from torch import Tensor, nn
@@ -24,15 +27,27 @@ def make_model() -> nn.Module:
 
 def make_texts() -> tuple[Tensor, Tensor]:
     """Texts to train on and texts held out, shape [texts, LENGTH], in a fixed order."""
-    source = inspect.getsource(first_text) + inspect.getsource(second_text)
+    source = inspect.getsource(argparse) + inspect.getsource(shutil)
     tokens = torch.tensor(list(source.encode()))
     rows = tokens[: len(tokens) // LENGTH * LENGTH].view(-1, LENGTH)
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
     return rows[HELD_OUT:], rows[:HELD_OUT]
 
 
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--ddp", action="store_true", help="PyTorch's DistributedDataParallel")
+    how.add_argument("--autobyte", action="store_true")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--accumulation", type=int, default=3, help="backward passes per step")
+    return parser
+
+
 @torch.no_grad()
-def held_out_loss(model: nn.Module, held_out: Tensor) -> float:
-    """Cross entropy per byte of texts that the model was not trained on."""
+def tell(model: nn.Module, held_out: Tensor, *, autobyte: bool, ranks: int, spent_s: float) -> None:
+    """Print the cross entropy per byte of texts that the model was not trained on."""
     model.eval()
-    return float(model(input_ids=held_out, labels=held_out).loss)
+    loss = float(model(input_ids=held_out, labels=held_out).loss)
+    name = "AutoByte" if autobyte else "DDP"
+    print(f"{name}, {ranks} ranks: loss {loss:.4f} on texts held out, after {spent_s:.1f} s of training")

@@ -6,12 +6,11 @@
 About 20 s each on two CPU cores. It needs: pip install 'autobyte[accelerate,trainer]'
 """
 
-import argparse
 import time
 
 import torch
 from accelerate import Accelerator
-from gpt2_bytes import held_out_loss, make_model, make_texts
+from gpt2_bytes import make_model, make_parser, make_texts, tell
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import get_cosine_schedule_with_warmup
 
@@ -19,15 +18,10 @@ from autobyte.integrations.accelerate import prepare
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--ddp", action="store_true", help="PyTorch's DistributedDataParallel")
-    how.add_argument("--autobyte", action="store_true")
-    parser.add_argument("--steps", type=int, default=40)
-    options = parser.parse_args()
+    options = make_parser(__doc__).parse_args()
     torch.set_num_threads(1)
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=options.accumulation)
     model = make_model()
     texts, held_out = make_texts()
     loader = DataLoader(TensorDataset(texts), batch_size=8)
@@ -51,10 +45,9 @@ def main() -> None:
                 optimizer.zero_grad()
             if steps == options.steps:
                 break
-    spent = time.perf_counter() - began
-    loss = held_out_loss(accelerator.unwrap_model(model), held_out)
-    name, ranks = "AutoByte" if options.autobyte else "DDP", accelerator.num_processes
-    accelerator.print(f"{name}, {ranks} ranks: loss {loss:.4f} on texts held out, after {spent:.1f} s of training")
+    spent_s, own = time.perf_counter() - began, accelerator.unwrap_model(model)
+    if accelerator.is_main_process:
+        tell(own, held_out, autobyte=options.autobyte, ranks=accelerator.num_processes, spent_s=spent_s)
     accelerator.end_training()
 
 

@@ -7,21 +7,19 @@
 About 20 s each on two CPU cores. It needs: pip install 'autobyte[lightning,trainer]'
 """
 
-import argparse
 import os
 import time
+from argparse import Namespace
 
 import lightning
 import torch
-from gpt2_bytes import held_out_loss, make_model, make_texts
+from gpt2_bytes import make_model, make_parser, make_texts, tell
 from torch import Tensor
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
 
 from autobyte.integrations.fabric import AutoByteFabricStrategy
 from autobyte.integrations.lightning import AutoByteStrategy
-
-ACCUMULATION = 3
 
 
 class Texts(lightning.LightningModule):
@@ -38,66 +36,60 @@ class Texts(lightning.LightningModule):
         return [optimizer], [{"scheduler": CosineAnnealingLR(optimizer, self.steps), "interval": "step"}]
 
 
-def with_trainer(texts: Tensor, *, autobyte: bool, ranks: int, steps: int) -> torch.nn.Module:
+def with_trainer(texts: Tensor, options: Namespace, ranks: int) -> torch.nn.Module:
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=ranks,
-        strategy=AutoByteStrategy(keep=None) if autobyte else "ddp",
-        accumulate_grad_batches=ACCUMULATION,
+        strategy=AutoByteStrategy(keep=None) if options.autobyte else "ddp",
+        accumulate_grad_batches=options.accumulation,
         gradient_clip_val=1.0,
-        max_steps=steps,
+        max_steps=options.steps,
         **quiet,
     )
-    module = Texts(steps)
+    module = Texts(options.steps)
     trainer.fit(module, DataLoader(texts, batch_size=8))
     return module.model
 
 
-def with_fabric(texts: Tensor, *, autobyte: bool, ranks: int, steps: int) -> torch.nn.Module:
-    strategy = AutoByteFabricStrategy(keep=None) if autobyte else "ddp"
+def with_fabric(texts: Tensor, options: Namespace, ranks: int) -> torch.nn.Module:
+    strategy = AutoByteFabricStrategy(keep=None) if options.autobyte else "ddp"
     fabric = lightning.Fabric(accelerator="cpu", devices=ranks, strategy=strategy)
     fabric.launch()
     own = make_model()
     optimizer = torch.optim.AdamW(own.parameters(), lr=3e-3)
-    schedule = CosineAnnealingLR(optimizer, steps)
+    schedule = CosineAnnealingLR(optimizer, options.steps)
     model, optimizer = fabric.setup(own, optimizer)
     batches = iter(fabric.setup_dataloaders(DataLoader(texts, batch_size=8)))
-    for _ in range(steps):
-        for index in range(ACCUMULATION):
+    for _ in range(options.steps):
+        for index in range(options.accumulation):
             if (ids := next(batches, None)) is None:
                 batches = iter(fabric.setup_dataloaders(DataLoader(texts, batch_size=8)))
                 ids = next(batches)
-            with fabric.no_backward_sync(model, enabled=index + 1 < ACCUMULATION):
-                fabric.backward(model(input_ids=ids, labels=ids).loss / ACCUMULATION)
+            with fabric.no_backward_sync(model, enabled=index + 1 < options.accumulation):
+                fabric.backward(model(input_ids=ids, labels=ids).loss / options.accumulation)
         fabric.clip_gradients(model, optimizer, max_norm=1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    if autobyte:
+    if options.autobyte:
         optimizer.close()  # the last updates
     return own
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--ddp", action="store_true", help="PyTorch's DistributedDataParallel")
-    how.add_argument("--autobyte", action="store_true")
+    parser = make_parser(__doc__)
     parser.add_argument("--fabric", action="store_true", help="instead of Lightning's Trainer")
-    parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
     torch.set_num_threads(1)
 
     texts, held_out = make_texts()
     train = with_fabric if options.fabric else with_trainer
     ranks, began = int(os.environ["WORLD_SIZE"]), time.perf_counter()
-    model = train(texts, autobyte=options.autobyte, ranks=ranks, steps=options.steps)
-    spent = time.perf_counter() - began
-    loss = held_out_loss(model, held_out)
+    model = train(texts, options, ranks)
+    spent_s = time.perf_counter() - began
     if os.environ["RANK"] == "0":
-        name = "AutoByte" if options.autobyte else "DDP"
-        print(f"{name}, {ranks} ranks: loss {loss:.4f} on texts held out, after {spent:.1f} s of training")
+        tell(model, held_out, autobyte=options.autobyte, ranks=ranks, spent_s=spent_s)
 
 
 if __name__ == "__main__":

@@ -6,24 +6,18 @@
 About 20 s each on two CPU cores. It needs: pip install 'autobyte[trainer]'
 """
 
-import argparse
 import tempfile
 import time
 
 import torch
-from gpt2_bytes import held_out_loss, make_model, make_texts
+from gpt2_bytes import make_model, make_parser, make_texts, tell
 from transformers import Trainer, TrainingArguments
 
 from autobyte.integrations.trainer import attach
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--ddp", action="store_true", help="PyTorch's DistributedDataParallel")
-    how.add_argument("--autobyte", action="store_true")
-    parser.add_argument("--steps", type=int, default=40)
-    options = parser.parse_args()
+    options = make_parser(__doc__).parse_args()
     torch.set_num_threads(1)
 
     model = make_model()
@@ -33,7 +27,7 @@ def main() -> None:
             folder,
             use_cpu=True,
             per_device_train_batch_size=8,
-            gradient_accumulation_steps=3,
+            gradient_accumulation_steps=options.accumulation,
             max_grad_norm=1.0,
             learning_rate=3e-3,
             lr_scheduler_type="cosine",
@@ -48,11 +42,9 @@ def main() -> None:
             attach(trainer, keep=None)  # the only line, beside the import
         began = time.perf_counter()
         trainer.train()
-        spent = time.perf_counter() - began
-    loss = held_out_loss(model, held_out)
+        spent_s = time.perf_counter() - began
     if trainer.is_world_process_zero():
-        name, ranks = "AutoByte" if options.autobyte else "DDP", trainer.args.world_size
-        print(f"{name}, {ranks} ranks: loss {loss:.4f} on texts held out, after {spent:.1f} s of training")
+        tell(model, held_out, autobyte=options.autobyte, ranks=arguments.world_size, spent_s=spent_s)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,10 @@ def test_clipping_lets_half_of_the_bytes_cross_the_step() -> None:
     assert bound_s(job) == 3 + 1 + 4, "all bytes may travel beside the first layer, back and forth"
     clipped = replace(job, clips=True)
     assert bound_s(clipped) == 1 + 2 + 6, "half of them before the norm, and then the whole forward pass"
-    assert bound_s(replace(clipped, cluster=replace(fast, servers=4))) == 1 + 4 + 6, "all of them before the norm"
+    served = replace(clipped, cluster=replace(fast, servers=4))
+    assert bound_s(served) == 1 + 2 + 6, "pushes before the norm, pulls behind it"
+    slow = replace(served.cluster, down_bytes_per_s=(150.0, 150.0, 50.0, 150.0))
+    assert bound_s(replace(served, cluster=slow)) == 1 + 6 + 6, "a server takes in 3/4 of all bytes at 50 a second"
     assert bound_s(replace(clipped, accumulation=2)) == 4 * 2 + 1 + 2 + 6
     front = Job(make_model(100, [], forward_s=3.0, backward_s=1.0), fast, clips=True)
     assert bound_s(front) == bound_s(replace(front, clips=False)) == 8 + 4, "the first layer's follow on everything"

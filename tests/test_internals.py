@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from datetime import timedelta
@@ -291,6 +292,32 @@ def test_compiled_modules_are_known() -> None:
     assert internals.has_compiled_forward(plain), CHANGED + "a compiled function has no _torchdynamo_orig_callable"
 
 
+@pytest.mark.parametrize("how", ["whole", "deep", "in place", "forward"])
+def test_a_model_is_seen_to_have_a_compiled_part(how: str) -> None:
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    model = nn.Sequential(nn.Linear(2, 2), nn.ModuleDict({"inner": inner}), nn.Linear(2, 2))
+    assert not internals.has_compiled_part(model)
+    if how == "whole":
+        model = torch.compile(model, backend="eager")  # type: ignore[assignment]
+    elif how == "deep":
+        inner[0] = torch.compile(inner[0], backend="eager")  # type: ignore[assignment]
+    elif how == "in place":
+        inner[1].compile(backend="eager")
+    else:
+        inner[0].forward = torch.compile(inner[0].forward, backend="eager")
+    assert internals.has_compiled_part(model), CHANGED + f"compiled {how}, it has no mark"
+
+
+def test_modules_that_are_shared_or_missing_are_no_compiled_part() -> None:
+    shared = nn.Linear(2, 2)
+    model = nn.Sequential(shared, nn.Sequential(shared, shared))
+    model.register_module("absent", None)
+    model[1].append(model[0])
+    assert not internals.has_compiled_part(model)
+    shared.compile(backend="eager")
+    assert internals.has_compiled_part(model)
+
+
 def test_a_graph_is_made_again_for_a_hook_that_came_later() -> None:
     import torch._dynamo  # noqa: PLC0415  (what uncompiled and see_hooks look for)
 
@@ -427,6 +454,17 @@ def test_a_profiler_is_known_on_every_thread() -> None:
     assert [*seen, internals.is_profiled()] == [True, False], CHANGED + "a running profiler cannot be seen"
 
 
+def test_an_entry_in_a_trace_lasts_until_it_is_ended_on_any_thread() -> None:
+    with torch.profiler.profile() as profiler:
+        end = internals.show_span("travels")
+        time.sleep(0.02)
+        thread = threading.Thread(target=end)
+        thread.start()
+        thread.join()
+    (event,) = [event for event in profiler.events() or () if event.name == "travels"]
+    assert 20e3 < event.time_range.elapsed_us() < 5e6
+
+
 def test_a_socket_that_another_thread_opens_meanwhile_is_not_gloos(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     look, theirs = internals._sockets, list[socket.socket]()
@@ -446,3 +484,96 @@ def test_a_socket_that_another_thread_opens_meanwhile_is_not_gloos(monkeypatch: 
         each.close()
     assert len(ours) == 1, CHANGED + "gloo opens another number of sockets than one for each rank"
     assert not opened & ours
+
+
+def test_a_hook_can_come_before_those_that_are_there() -> None:
+    """Whoever times a gradient must hear of it first. Autograd calls hooks in the order of torch's dictionary."""
+    order: list[str] = []
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.register_post_accumulate_grad_hook(lambda _: order.append("theirs"))
+    handle = internals.hook_first(parameter, lambda _: order.append("first"))
+    parameter.sum().backward()
+    assert order == ["first", "theirs"], CHANGED + "hooks of a parameter are kept in another way"
+    handle.remove()
+    parameter.sum().backward()
+    assert order == ["first", "theirs", "theirs"]
+
+
+def reduced(names: int, summed: list[int]) -> tuple[internals.OwnReducer, list[nn.Parameter]]:
+    """A reducer of one rank of two, whose other rank has gradients of zeros, and its parameters."""
+    parameters = {f"weight{index}": nn.Parameter(torch.ones(4)) for index in range(names)}
+
+    def add(bucket: Tensor) -> torch.futures.Future[list[Tensor]]:
+        summed.append(bucket.numel())
+        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        future.set_result([bucket])
+        return future
+
+    reducer = internals.OwnReducer(
+        parameters, first_bytes=32, bucket_bytes=32, rank=0, size=2, add=add, share=lambda _: None
+    )
+    return reducer, list(parameters.values())
+
+
+def test_the_reducer_averages_what_is_expected_and_says_what_is_missing() -> None:
+    summed: list[int] = []
+    reducer, parameters = reduced(4, summed)
+    before = reducer.times()
+    assert reducer.missing() == []
+    sum((each * 6).sum() for each in parameters).backward()  # type: ignore[union-attr]
+    assert reducer.times() == before, CHANGED + "a reducer that expects nothing takes note of gradients"
+    assert summed == []
+    for each in parameters:
+        each.grad = None
+    reducer.expect()
+    assert reducer.times() == before
+    sum((each * 6).sum() for each in parameters[:2]).backward()  # type: ignore[union-attr]
+    assert reducer.times() != before, CHANGED + "a reducer does not tell that a pass has begun"
+    assert reducer.missing() == [2, 3], CHANGED + "a reducer's error does not name gradients that are missing"
+    assert summed == []
+    torch.autograd.backward(parameters[2:], [torch.zeros(4)] * 2)
+    assert reducer.missing() == []
+    assert summed == [16], CHANGED + "zeros given to a parameter do not complete its bucket"
+    assert [float(each.grad[0]) for each in parameters if each.grad is not None] == [3.0, 3.0, 0.0, 0.0]
+    assert reducer.rebuild(), CHANGED + "a reducer does not cut buckets again after a pass"
+    assert not reducer.rebuild()
+    reducer.expect()
+    sum(each.sum() for each in parameters).backward()  # type: ignore[union-attr]
+    assert summed == [16, 8, 8]
+
+
+def test_the_reducers_hooks_can_be_taken_away_and_errors_of_its_sums_come_through() -> None:
+    summed: list[int] = []
+    reducer, parameters = reduced(2, summed)
+    reducer.expect()
+    reducer.remove()
+    sum(each.sum() for each in parameters).backward()  # type: ignore[union-attr]
+    assert summed == [], CHANGED + "a reducer's hooks stay"
+    del reducer
+    again, others = reduced(2, summed)
+    again._group._add = lambda _: 1 / 0  # type: ignore[assignment, return-value]
+    again.expect()
+    with pytest.raises(ZeroDivisionError):
+        sum(each.sum() for each in others).backward()  # type: ignore[union-attr]
+    again.expect()
+    again._group._add = lambda _: pytest.fail("it is gone")
+    del again
+    sum(each.sum() for each in others).backward()  # type: ignore[union-attr]
+
+
+def test_passes_have_numbers_and_hooks_can_be_forgotten() -> None:
+    weight, seen = nn.Parameter(torch.ones(2)), list[int]()
+    for _ in range(2):
+        output = weight * 2
+        output.register_hook(lambda _: seen.append(internals.backward_pass()))  # type: ignore[no-untyped-call]
+        output.sum().backward()
+    assert len(set(seen)) == 2, CHANGED + "two backward passes have one number"
+    hook = weight.register_post_accumulate_grad_hook(lambda _: seen.append(7))  # type: ignore[no-untyped-call]
+    internals.forget_hooks(weight)
+    weight.sum().backward()
+    assert seen[2:] == [7]
+    hook.remove()
+    internals.forget_hooks(weight)
+    weight.register_post_accumulate_grad_hook(lambda _: seen.append(8))  # type: ignore[no-untyped-call]
+    weight.sum().backward()
+    assert seen[2:] == [7, 8], CHANGED + "no hook can be set where hooks were forgotten"

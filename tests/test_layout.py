@@ -22,6 +22,7 @@ COVERED_BY = {
     "comparison/panels/regret.py comparison/title.py",
     "comparison/test_policies.py": "cli/policies.py simulator/choose.py",
     "features/test_features.py": "features/*",
+    "test_explain.py": "cli/explain.py",
     "integrations/test_lightning.py": "integrations/closures.py",
     "models/test_models.py": "models/network.py models/ops.py models/profile.py models/roofline.py "
     "models/transformers.py models/vision.py",
@@ -31,7 +32,7 @@ COVERED_BY = {
     "scheduler/policies/unequal_fused.py",
     "scheduler/test_block.py": "scheduler/plan.py",
     "scheduler/test_engines.py": "scheduler/engines/allreduce.py scheduler/engines/base.py "
-    "scheduler/engines/buffers.py scheduler/engines/frames.py scheduler/engines/halves.py "
+    "scheduler/engines/halves.py "
     "scheduler/engines/leader.py testing/engine.py testing/fakes.py testing/memory.py",
     "scheduler/test_policies.py": "scheduler/policies/base.py scheduler/policies/bytescheduler.py "
     "scheduler/policies/ddp.py scheduler/policies/fifo.py scheduler/policies/p3.py scheduler/policies/tictac.py "
@@ -53,7 +54,9 @@ COVERED_BY = {
     "testbed/test_testbed_links.py": "testbed/changes.py testbed/flows.py testbed/load.py testbed/validity.py",
     "testbed/test_testbed_priority.py": "bench/priority.py",
     "testbed/test_testbed_validation.py": "bench/validation.py cli/validate.py",
+    "torch/test_handover.py": "torch/exchange/reduction.py",
     "torch/test_optimizer.py": "torch/listening.py torch/on.py",
+    "torch/test_optimizer_clipping.py": "torch/clips.py",
     "tuners/test_contract.py": "testing/tuner.py tuners/base.py tuners/fixed.py tuners/grid.py tuners/random.py",
     "tuners/metanet/test_tuner.py": "tuners/metanet/network.py tuners/metanet/predictor.py tuners/metanet/trained.py",
     "tuners/test_searching.py": "tuners/bayesian.py tuners/descent.py tuners/optuna.py tuners/optuna_cmaes.py",

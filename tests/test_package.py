@@ -27,7 +27,8 @@ MEASURED = ("--calibration", "paper/data/testbed_calibration.json", "--grid", "p
 # What a command needs beside the bare wheel; None: nothing
 COMMANDS: dict[tuple[str, ...], str | None] = {
     ("models",): None,
-    ("simulate", "--model", "alexnet"): None,
+    ("simulate", "--model", "alexnet", "--trace", "{here}/trace.json"): None,
+    ("explain", "{here}/trace.json"): None,
     (*ALEXNET, "--tuners", "default,p3,grid,random,descent,twin,metanet,metanet-published"): None,
     (*ALEXNET, "--policies", "wfbp,usbyte"): None,
     ("doctor", "--model", "tests/data/small_vgg.json", "--json"): None,

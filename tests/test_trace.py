@@ -87,7 +87,7 @@ def test_slices_of_a_thread_follow_each_other(events) -> None:
     threads = defaultdict(list)
     for slice_ in of(events, "X"):
         threads[slice_["pid"], slice_["tid"]].append((slice_["ts"], slice_["ts"] + slice_["dur"]))
-    assert {lane for _, lane in threads} == {0, 1, 2}
+    assert {lane for _, lane in threads} == {0, 1, 2, 3, 4}
     for slices in threads.values():
         slices.sort()
         for (_, stop), (start, _) in pairwise(slices):
@@ -103,6 +103,39 @@ def test_compute_is_written_as_it_was(events, trace: Trace) -> None:
     first = min((slice_ for slice_ in compute if slice_["pid"] == 0), key=lambda slice_: slice_["ts"])
     assert (first["name"], first["ts"], first["args"]) == ("backward l3", 0.0, {"step": 0, "layer": 3})
     assert first["dur"] == pytest.approx(3000)
+
+
+def test_a_step_is_compute_exposed_communication_and_idle_time(events, trace: Trace) -> None:
+    steps = [slice_ for slice_ in of(events, "X") if slice_["cat"] == "step"]
+    assert len(steps) == len({span.rank for span in trace.spans}) * STEPS
+    for step in steps:
+        parts = step["args"]
+        names = ("compute_ms", "exposed_communication_ms", "idle_ms")
+        assert sum(parts[name] for name in names) == pytest.approx(step["dur"] / 1e3)
+        assert parts["exposed_communication_ms"] > 0
+    for step in (each for each in steps if each["pid"] == 0):  # the simulator's slowest worker does nothing else
+        assert step["args"]["idle_ms"] == pytest.approx(0.0, abs=1e-9)
+        assert 0 < step["args"]["overlap"] < 1
+
+
+def test_waits_fill_the_gaps_of_computing(events) -> None:
+    rows = defaultdict(list)
+    for slice_ in of(events, "X"):
+        if slice_["cat"] in ("compute", "wait"):
+            rows[slice_["pid"]].append((slice_["ts"], slice_["ts"] + slice_["dur"], slice_["cat"]))
+    for row in rows.values():
+        row.sort()
+        assert {lane for _, _, lane in row} == {"compute", "wait"}
+        for (_, stop, _), (start, _, _) in pairwise(row):
+            assert start == pytest.approx(stop)
+
+
+def test_passes_that_send_nothing_are_computing() -> None:
+    job = Job(MODEL, RING, accumulation=3)
+    recorded = simulate(Plan(job, cut(job.gradients, PIECE), 2 * PIECE), trace=True).trace
+    (step,) = [e for e in recorded.to_chrome()["traceEvents"] if e.get("cat") == "step"]
+    assert step["args"]["compute_ms"] == pytest.approx(3 * MODEL.compute_s * 1e3)
+    assert step["args"]["idle_ms"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_every_block_is_on_the_wire_once_a_step(events, trace: Trace) -> None:

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import autobyte.torch as ab
 from autobyte.bench.networks import Network
 from autobyte.config import Config
-from autobyte.torch.arguments import BYTESCHEDULER
+from autobyte.torch.arguments import AUTO, BYTESCHEDULER
 
 BUCKETS_MIB = (1, 4, 25, 100)
 LISTS_MIB = ((1, 4, 25), (100, 25, 4))  # small buckets first, or last; the last size stays
@@ -58,7 +58,7 @@ class Method:
     @property
     def searches(self) -> bool:
         """Whether it takes some windows until it knows its config."""
-        return self.config is None and (self.tuner is not None or self.policy == "auto")
+        return self.config is None and (self.tuner is not None or self.policy == AUTO)
 
     def settled(self, config: Mapping[str, Any] | None) -> "Method":
         """The same with what a search has found."""
@@ -99,7 +99,8 @@ def methods(
         chosen.append(Method(f"AutoByte{suffix}", "autobyte", wire, engine=engine))
         chosen += [Method(f"DDP {mib} MiB{suffix}", "ddp", wire, {"bucket_cap_mb": mib}) for mib in BUCKETS_MIB]
         if wire is None:
-            chosen.append(Method("AutoByte auto", "autobyte", engine=engine, policy="auto"))
+            either = AUTO if engine == "nccl" else engine  # who names nccl keeps to it
+            chosen.append(Method("AutoByte auto", "autobyte", engine=either, policy=AUTO))
         chosen += [
             Method(f"AutoByte {tuner}{suffix}", "autobyte", wire, engine=engine, tuner=tuner, windows=windows)
             for tuner in tuners

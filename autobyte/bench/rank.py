@@ -6,6 +6,7 @@ as `autobyte bench --gpu` starts it on every host. Rank 0 appends records to the
 them.
 """
 
+import copy
 import gc
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,12 @@ import autobyte.torch as ab
 from autobyte.bench.methods import COMPUTE, TIMEOUT, Method, TimedStep, finish, methods, offered, training
 from autobyte.bench.networks import Network, make
 from autobyte.bench.records import Records, exact, say
+from autobyte.bench.verdict import described
 from autobyte.bound import bound_s
-from autobyte.job import Cluster, Job
+from autobyte.job import Cluster, Job, Model
 from autobyte.torch.exchange.training import WIRE
-from autobyte.torch.profiling.profile import profile_model
+from autobyte.torch.profiling.doctor import examine
+from autobyte.torch.profiling.source import Made
 from autobyte.tuning import WINDOW
 
 SETTLING = 6  # steps between two looks at whether AutoByte has planned
@@ -155,11 +159,7 @@ class Bench:
         rank, network = self._rank, self._network
         rank.say(f"{network.name}, batch {network.batch}: layer by layer")
         compute_s = step_times(rank, network, COMPUTE)["median_s"]
-        profile = profile_model(
-            network.model, network.inputs, loss=network.loss, device=str(rank.device), warmup=2, repeats=3,
-            name=network.name,
-        )  # fmt: skip
-        model = profile.model()
+        model = self._examined()
         payload = rank.spec["payload"] * rank.spec["rate"]
         for wire in self._wires:
             job = Job(
@@ -169,6 +169,15 @@ class Bench:
             )
             rank.add(**self._facts, bound_s=bound_s(job), wire_dtype=wire, compute_s=compute_s)
         rank.free()
+
+    def _examined(self) -> Model:
+        """The model with its layers' times; what doctor goes by is recorded."""
+        rank, network = self._rank, self._network
+        subject = Made(copy.deepcopy(network.model), network.inputs, network.loss)
+        symptoms = examine(subject, network.inputs, device=str(rank.device), steps=rank.spec["steps"])
+        symptoms = replace(symptoms, model=replace(symptoms.model, name=network.name))
+        rank.add(**self._facts, symptoms=described(symptoms))
+        return symptoms.model
 
 
 def step_times(rank: Rank, network: Network, method: Method) -> dict[str, Any]:

@@ -126,9 +126,10 @@ def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
     Returns:
         of each cell what its records have in common, `compute_s` of a step without communication (s), `ratio` of
-        communication over that, and `rows`: `step_s` is the median over repeats of medians (s), `step_low_s` and
-        `step_high_s` the least and the largest of these; `speedup_over_ddp` is over the fastest of DDP's that sends
-        the same dtype, `over_bound` over the least that a step can take.
+        communication over that, `doctor`'s verdict (as `verdict.judged` has it) if it was asked for, and `rows`:
+        `step_s` is the median over repeats of medians (s), `step_low_s` and `step_high_s` the least and the largest
+        of these; `speedup_over_ddp` is over the fastest of DDP's that sends the same dtype, `over_bound` over the
+        least that a step can take.
     """
     by: dict[tuple[str, int, float], list[Row]] = defaultdict(list)
     for row in rows:
@@ -157,6 +158,7 @@ def _cell(group: Sequence[Row]) -> dict[str, Any]:
         **{key: group[0][key] for key in (*HARDWARE, "model", "batch", "ranks", "rate", "wire_s") if key in group[0]},
         "compute_s": compute_s,
         "ratio": group[0]["wire_s"] / compute_s if compute_s else None,
+        "doctor": next((row["doctor"] for row in group if "doctor" in row), None),
         "left_out": [name for row in group for name in row.get("left_out", [])],
         "rows": made,
     }

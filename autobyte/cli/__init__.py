@@ -16,6 +16,7 @@ from autobyte.cli import (
     compare,
     convert,
     doctor,
+    explain,
     fit,
     models,
     probe,
@@ -68,6 +69,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("record")(record.record)
 app.command("validate")(validate.validate)
 app.command("report")(report.report)
+app.command("explain")(explain.explain)
 app.command("collect")(collect.collect)
 app.command("fit")(fit.fit)
 app.add_typer(convert.app, name="import")

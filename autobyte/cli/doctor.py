@@ -222,6 +222,7 @@ def _as_rank(source: str, inputs: str, batch: int, device: str, *, exit_code: bo
 
 def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, doubt: str, json: bool) -> None:
     from autobyte.cli.console import print_json, print_line, print_table
+    from autobyte.scheduler.policies import label_of
     from autobyte.simulator.choose import MARGIN
     from autobyte.simulator.diagnose import GAIN
     from autobyte.units import format_rate, format_seconds
@@ -255,13 +256,18 @@ def _show(diagnosis: "Diagnosis", symptoms: "Symptoms | None", *, doubt: str, js
         f"{diagnosis.ratio:.2f} of compute; " + _band(diagnosis)
     )
     print_line(
-        f"DDP at its best ({diagnosis.ddp.config.label}): {format_seconds(diagnosis.ddp.step_s)}, "
+        f"DDP at its best ({label_of(diagnosis.ddp.config)}): {format_seconds(diagnosis.ddp.step_s)}, "
         f"{format_seconds(diagnosis.exposed_s)} of it waiting for gradients; no schedule is below "
         f"{format_seconds(diagnosis.bound_s)} "
         f"({100 * (diagnosis.ddp.step_s / diagnosis.bound_s - 1):.0f} % to gain at most)"
     )
     rows = [
-        (each.name, each.config.label, format_seconds(each.step_s), f"{diagnosis.ddp.step_s / each.step_s:.2f}x")
+        (
+            each.name,
+            label_of(each.config) or "–",
+            format_seconds(each.step_s),
+            f"{diagnosis.ddp.step_s / each.step_s:.2f}x",
+        )
         for each in diagnosis.policies
     ]
     print_table(("policy, at its best", "config", "step", "over DDP"), rows)

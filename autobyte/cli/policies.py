@@ -65,6 +65,7 @@ def show(outcome: dict[str, Any]) -> None:
     from autobyte.cli.console import print_line, print_note, print_table
     from autobyte.comparison.title import count
     from autobyte.config import Config
+    from autobyte.scheduler.policies import label_of
     from autobyte.units import format_percent, format_rate, format_seconds
 
     job, rate = outcome["job"], outcome["job"]["up_bytes_per_s"]
@@ -77,7 +78,7 @@ def show(outcome: dict[str, Any]) -> None:
         rows.append(
             (
                 row["name"] if row["name"] != "auto" else f"auto: {config.policy}",
-                config.label,
+                label_of(config) or "–",
                 format_seconds(row["step_s"]),
                 f"{row['samples_per_s']:,.1f}",
                 f"{row['over_bound']:.3f}",

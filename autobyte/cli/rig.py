@@ -1,6 +1,6 @@
 """What commands do with `--gpu`: real models, all ranks on this machine's GPU, links shaped."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +46,7 @@ def bench_real(cells: Sequence["RealCell"], rigs: Sequence["Rig"], *, out: Path 
 
     from autobyte.bench import networks, real
     from autobyte.bench.records import provenance
+    from autobyte.bench.verdict import add_verdicts
     from autobyte.cli.console import print_json, warn
     from autobyte.errors import FileError
     from autobyte.testbed import TestbedError
@@ -72,6 +73,8 @@ def bench_real(cells: Sequence["RealCell"], rigs: Sequence["Rig"], *, out: Path 
                 if not file.exists():
                     raise
                 failures.append(f"{cell.model}: {error}")
+            if file.exists():
+                add_verdicts(file)
             found = real.cells(real.read(file))
             outcomes += found
             for outcome in [] if json else found:
@@ -123,9 +126,20 @@ def _show(outcome: dict[str, Any]) -> None:
     ]
     columns = ("method", "engine", "config", "step", "±", "host", "samples/s", "over DDP", "bound")
     print_table(columns, rows, spare=("±", "samples/s", "host"))
+    if outcome["doctor"] is not None:
+        print_line(_verdict(outcome["doctor"]))
     if outcome["left_out"]:
         print_line(f"no time was left for: {', '.join(outcome['left_out'])}")
     print_line("over DDP: the fastest of DDP's with the same dtype on the wire. bound: step over the least possible.")
+
+
+def _verdict(doctor: Mapping[str, Any]) -> str:
+    """Doctor's verdict beside what was measured, in words."""
+    expected = f"doctor says {doctor['verdict']}, and expects {100 * doctor['expected_gain']:.0f} % over DDP's best"
+    if doctor["measured_gain"] is None:
+        return f"{expected}; nothing of AutoByte's was measured"
+    right = {None: "", True: ": right", False: ": wrong"}[doctor["right"]]
+    return f"{expected}; measured: {100 * doctor['measured_gain']:.0f} % by {doctor['method']}{right}"
 
 
 def _times(ratio: float | None, digits: int) -> str:

@@ -117,7 +117,7 @@ def simulate(
         raise InputError(f"scenario '{changes.name}' changes the number of workers: `autobyte compare` takes it")
     mean_of = iterations or (SCENARIO_STEPS if changes.changes else None)  # None: of a steady step
     if trace is not None:
-        save_trace(plan, changes, mean_of or 1, trace, effects)
+        save_trace(plan, config, changes, mean_of or 1, trace, effects)
     run = (
         kernel.simulate(plan, iterations=mean_of, scenario=changes, effects=effects)
         if mean_of
@@ -131,7 +131,9 @@ def simulate(
         _show(summary, run, config, trace)
 
 
-def save_trace(plan: "Plan", changes: "Scenario", iterations: int, path: Path, effects: "Effects") -> None:
+def save_trace(
+    plan: "Plan", config: "Config", changes: "Scenario", iterations: int, path: Path, effects: "Effects"
+) -> None:
     """Run the reference with its trace on, and write that where there is nothing yet, whole or not at all.
 
     Raises:
@@ -139,11 +141,13 @@ def save_trace(plan: "Plan", changes: "Scenario", iterations: int, path: Path, e
     """
     from autobyte.errors import FileError
     from autobyte.simulator.simulate import simulate as reference
+    from autobyte.trace import about_job
 
     if path.exists():
         raise FileError(f"{path} exists already; choose another name")
     recorded = reference(plan, iterations=max(2, iterations), scenario=changes, effects=effects, trace=True).trace
     assert recorded is not None
+    recorded.about |= about_job(plan.job, config, what="simulated")
     try:
         recorded.save(path)
     except FileError:
@@ -241,4 +245,4 @@ def _show(summary: dict[str, Any], run: "Simulation", config: "Config", trace: P
     )
     print_line(f"{whose}forward waits most for layers {waits}" if waits else f"{whose}forward waits for nothing")
     if trace is not None:
-        print_line(f"trace written to {trace}; open it at https://ui.perfetto.dev")
+        print_line(f"trace written to {trace}; open it at https://ui.perfetto.dev, or say: autobyte explain {trace}")

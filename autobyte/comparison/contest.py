@@ -82,13 +82,15 @@ class Contest:
         model = self.job.model
         layers = [(layer.forward_s, layer.backward_s) for layer in model.layers]
         tensors = [(tensor.numel, tensor.dtype, tensor.layer) for tensor in model.tensors]
+        space = asdict(self.space)
+        del space["default"]["engine"]  # a matter of training alone
         return {
             "job": self.job.to_json(),
             "model_digest": hashlib.sha256(repr((layers, tensors)).encode()).hexdigest()[:16],
             "budget": self.budget,
             "scenario": _plain(asdict(self.scenario)),
             "effects": _plain(asdict(self.effects)),
-            "space": _plain(asdict(self.space)),
+            "space": _plain(space),
             "switch_s": self.switch_s,
             "window": WINDOW,
             "brief": BRIEF,

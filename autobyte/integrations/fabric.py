@@ -82,10 +82,8 @@ class AutoByteFabricStrategy(DDPStrategy):
         """Put a module around a model whose call is one forward pass, also of a method that Fabric redirects."""
         return CalledModule(module)
 
-    def setup_module_and_optimizers(
-        self, module: nn.Module, optimizers: list[Optimizer], scheduler: Any = None
-    ) -> tuple[nn.Module, list[Optimizer], Any]:
-        """Wrap the optimizers of a model."""
+    def setup_module_and_optimizers(self, module: nn.Module, optimizers: list[Optimizer], *scheduler: Any) -> Any:
+        """Wrap the optimizers of a model; Lightning 2.6 hands in a scheduler besides, and 2.5 does not."""
         called = self.setup_module(module)
         owners = [module if len(optimizers) == 1 else owner_of(each, module) for each in optimizers]
         made = [
@@ -93,7 +91,7 @@ class AutoByteFabricStrategy(DDPStrategy):
             for each, owner in zip(optimizers, owners, strict=True)
         ]
         self._wrapped.extend((called, each) for each in made)
-        return called, [*made], scheduler
+        return called, [*made], *scheduler
 
     def get_module_state_dict(self, module: nn.Module) -> dict[str, Any]:
         """The state of the user's own model."""

@@ -1,8 +1,11 @@
 """The Trainer of Hugging Face's transformers, and all of its subclasses."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from torch import nn
 
 from autobyte.errors import InputError, needs
 from autobyte.integrations import accelerate
@@ -10,6 +13,7 @@ from autobyte.integrations.versions import check_version
 
 with needs("transformers", what="training with a Trainer of transformers"):
     from transformers import Trainer, TrainerCallback
+    from transformers.trainer_utils import IntervalStrategy
 
 log = logging.getLogger("autobyte")
 
@@ -39,6 +43,9 @@ def attach(trainer: Trainer, **keywords: Any) -> None:
     accelerate.attach(trainer.accelerator, **keywords)
     trainer.callback_handler.callbacks.insert(0, AveragesFirst(trainer))
     trainer.create_accelerator_and_postprocess = partial(_attach_again, type(trainer), trainer, keywords)
+    own = getattr(trainer, "_get_grad_norm", None)
+    if own is not None:  # else a newer version asks in another way, and half of the traffic crosses the step
+        trainer._get_grad_norm = partial(_norm_to_log, trainer, own)
 
 
 class AveragesFirst(TrainerCallback):
@@ -67,6 +74,23 @@ class AveragesFirst(TrainerCallback):
             )
         self._said = True
         self._trainer.optimizer.optimizer.synchronize()
+
+
+def _norm_to_log(trainer: Trainer, own: Callable[..., Any], model: nn.Module, grad_norm: Any = None) -> Any:
+    """The norm of gradients that are not clipped, if this step is logged: the others need not wait for it.
+
+    Where any step may be logged, half of the traffic crosses every step, as with clipping.
+    """
+    strategy, every = trainer.args.logging_strategy, trainer.state.logging_steps
+    if strategy == IntervalStrategy.STEPS and every == 1:
+        return own(model, grad_norm=grad_norm)
+    if grad_norm is None and strategy != IntervalStrategy.EPOCH:  # with which it is whichever step ends the epoch
+        step = trainer.state.global_step + 1
+        logs = strategy == IntervalStrategy.STEPS and step % every == 0
+        if not (logs or (step == 1 and trainer.args.logging_first_step)):
+            return None
+        trainer.optimizer.optimizer.synchronize()  # so that gradients of other steps go on to travel whole
+    return own(model, grad_norm=grad_norm)
 
 
 def _attach_again(kind: type[Trainer], trainer: Trainer, keywords: dict[str, Any]) -> None:

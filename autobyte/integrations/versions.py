@@ -11,7 +11,7 @@ log = logging.getLogger("autobyte")
 TRIED = {
     "accelerate": ("1.14", "1.15"),
     "transformers": ("5.23", "5.24"),
-    "lightning": ("2.6", "2.6"),
+    "lightning": ("2.5", "2.6"),
 }
 
 _warned: set[str] = set()

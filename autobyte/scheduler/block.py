@@ -29,8 +29,8 @@ class Collective(StrEnum):
     """What is done with a block: all of the exchange, or one half of it."""
 
     ALL_REDUCE = "all-reduce"  # or a push and its pull
-    REDUCE_SCATTER = "reduce-scatter"  # every rank has the sum of its share
-    ALL_GATHER = "all-gather"  # of what a reduce-scatter left
+    REDUCE_SCATTER = "reduce-scatter"  # every rank has the sum of its share; or a push
+    ALL_GATHER = "all-gather"  # of what a reduce-scatter left; or a pull
 
 
 @dataclass(frozen=True, slots=True)

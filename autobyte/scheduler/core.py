@@ -79,17 +79,20 @@ class Core:
         return self._start() if self._mark(tensor) else []
 
     def sent(self, block: Block) -> list[Block]:
-        """A block has left this rank: its credit returns, and its all-gather, if it has one, may go."""
+        """A block has left this rank: its credit returns. A ring has its sums, so its all-gather may go."""
         self._advance(block, BlockState.STARTED, BlockState.SENT)
         self._in_flight -= block.nbytes
-        if self._follower[block.index] >= 0:
+        if self._follows is BlockState.SENT and self._follower[block.index] >= 0:
             self._release(self._follower[block.index])
         return self._start()
 
     def done(self, block: Block) -> list[Block]:
-        """A block's result is in place."""
+        """A block's result is in place. Servers have its sums, so its all-gather may go."""
         self._advance(block, BlockState.SENT, BlockState.DONE)
         self._undone -= 1
+        if self._follows is BlockState.DONE and self._follower[block.index] >= 0:
+            self._release(self._follower[block.index])
+            return self._start()
         self._finish_step()
         return []
 
@@ -115,6 +118,7 @@ class Core:
         self._order: list[int] = plan.tiling.order.tolist()
         self._rank: list[int] = plan.tiling.rank.tolist()
         self._follower: list[int] = plan.tiling.follower.tolist()
+        self._follows = BlockState.DONE if plan.job.cluster.servers else BlockState.SENT  # what an all-gather follows
         self._blocks_of = plan.tiling.blocks_of
         self._sequence: list[int] | None = None if plan.sequence is None else plan.sequence.tolist()
         self._new_step()

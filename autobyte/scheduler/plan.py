@@ -91,13 +91,11 @@ class Plan:
         """The same plan where gradients are clipped by their norm.
 
         The norm needs all sums, so whole all-reduces could not cross the step. Halves can: when all reduce-scatters
-        are over, each rank has the norm of its share, and all-gathers travel beside the next forward pass. Where
-        the forward pass waits for everything anyway, nothing changes; with servers, it does so now.
+        are over, each rank has the norm of its share, and all-gathers travel beside the next forward pass. With
+        servers the halves are pushes and pulls. Where the forward pass waits for everything anyway, nothing changes.
         """
         if self.overlap is not Overlap.STEP:
             return self
-        if self.job.cluster.servers:
-            return replace(self, overlap=Overlap.BACKWARD)
         if self.tiling.gathers is not None:
             return replace(self, barrier=True)
         return replace(self, tiling=self.tiling.halved, sequence=None, barrier=True)

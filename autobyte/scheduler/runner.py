@@ -84,7 +84,9 @@ class Runner:
         self._reduced = reduced
         self._trace = trace
         self._rank = rank
-        self._mailbox: deque[int | Callable[[], None]] = deque()  # tensors that are ready, and what else to do
+        self._mailbox: deque[tuple[int, ...] | Callable[[], None]] = (
+            deque()
+        )  # tensors that are ready, and what else to do
         self._emptying = threading.Lock()
         self._at_boundary = True
         self._broken = False  # a block has failed
@@ -133,9 +135,9 @@ class Runner:
         """The tensors that are not ready yet in this step, for messages."""
         return self._core.missing
 
-    def ready(self, tensor: int) -> None:
-        """A gradient is complete on this rank."""
-        self._post(tensor)
+    def ready(self, *tensors: int) -> None:
+        """Gradients are complete on this rank."""
+        self._post(tensors)
 
     def end_step(self) -> None:
         """No more gradients will come in this step."""
@@ -145,7 +147,16 @@ class Runner:
         """Use another plan from the next step boundary on."""
         self._post(lambda: self._on_configure(plan))
 
-    def _post(self, event: int | Callable[[], None]) -> None:
+    def record(self, trace: Trace | None) -> None:
+        """Write spans of blocks to a trace from the next gradient on; None writes no more."""
+        self._post(lambda: self._on_record(trace))
+
+    def tell(self) -> bool:
+        """Have the engine tell when blocks travelled; whether all are told that are done."""
+        self._post(self._engine.tell)
+        return not self._untimed
+
+    def _post(self, event: tuple[int, ...] | Callable[[], None]) -> None:
         """Leave an event, and handle all there are unless somebody is at it already."""
         mailbox, emptying = self._mailbox, self._emptying
         mailbox.append(event)
@@ -153,7 +164,7 @@ class Runner:
             try:
                 while mailbox:
                     event = mailbox.popleft()
-                    if isinstance(event, int):
+                    if isinstance(event, tuple):
                         self._on_ready(event)
                     else:
                         event()
@@ -174,15 +185,16 @@ class Runner:
         self._beside = [0] * len(plan.tiling)  # bytes in flight when a block had started
         self._under_way = 0
 
-    def _on_ready(self, tensor: int) -> None:
-        started = self._core.ready(tensor)
-        self._at_boundary = False
-        if self._trace is not None:
-            self._ready_s[tensor] = self._clock()
-        if started:
-            self._start(started)
-        if not self._blocks_of[tensor]:
-            self._arrived(tensor)
+    def _on_ready(self, tensors: tuple[int, ...]) -> None:
+        for tensor in tensors:
+            started = self._core.ready(tensor)
+            self._at_boundary = False
+            if self._trace is not None:
+                self._ready_s[tensor] = self._clock()
+            if started:
+                self._start(started)
+            if not self._blocks_of[tensor]:
+                self._arrived(tensor)
 
     def _on_end_step(self) -> None:
         missing, now = self._core.missing, self._clock()
@@ -191,6 +203,9 @@ class Runner:
         self._start(self._core.end_step())
         self._tell(tensor for tensor in missing if not self._blocks_of[tensor])
         self._adopt()
+
+    def _on_record(self, trace: Trace | None) -> None:
+        self._trace = trace
 
     def _on_configure(self, plan: Plan) -> None:
         self._core.configure(plan)

@@ -12,6 +12,8 @@ Hosts whose links are alike are one *link class*.
                       and the servers' downlinks for        share·s / down  each;
                       a pull holds the servers' uplinks for o0/2 + (n-1)·o1 + (n-1)·share·s / up,
                       and its worker's downlink for         (1 - share)·s / down;  each arrives one latency later
+                      a pull of its own, as gradients that are clipped have, serves only the workers of one class:
+                      m of them in place of (n-1)
 
 `share` is the part of a block that the server on a host keeps: it never touches that host's network.
 """
@@ -23,7 +25,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from autobyte.errors import InputError
 from autobyte.job import Cluster, Floats, Ints
 from autobyte.scenario import STEADY, Scenario, Timeline
 from autobyte.scheduler.block import Tiling
@@ -53,8 +54,10 @@ class WindowCosts:
         push_up_s_per_byte, pull_up_s_per_byte: shape [k, classes].
         push_down_s_per_byte: what one class's push costs a host of a link class, shape [k, classes, links].
         pull_down_s_per_byte: shape [k, links].
+        own_pull_up_s_per_byte: what a pull of one class alone costs a host of another, shape [k, classes, classes].
         serves, link_serves: whether a class's hosts, and a link class's, have servers; shape [classes], [links].
-        ring_hold_s [blocks], push_hold_s [classes], pull_hold_s: overheads that hold the link (s).
+        ring_hold_s [blocks], push_hold_s [classes], pull_hold_s, own_pull_hold_s [classes, classes]: overheads that
+            hold the link (s).
         latency_s: from leaving the link to arriving, shape [blocks] (s).
         stretch: factor on the bytes' time of each block, from its size and its op, shape [blocks].
     """
@@ -70,11 +73,13 @@ class WindowCosts:
     push_down_s_per_byte: Floats
     pull_up_s_per_byte: Floats
     pull_down_s_per_byte: Floats
+    own_pull_up_s_per_byte: Floats
     serves: Flags
     link_serves: Flags
     ring_hold_s: Floats
     push_hold_s: Floats
     pull_hold_s: float
+    own_pull_hold_s: Floats
     latency_s: Floats
     stretch: Floats
     effects: Effects
@@ -100,11 +105,7 @@ class WindowCosts:
         effects: Effects = PLAIN,
         seed: int = 0,
     ) -> Self:
-        """Work out the costs of running a plan for some iterations of a scenario.
-
-        Raises:
-            InputError: halves of an all-reduce through parameter servers.
-        """
+        """Work out the costs of running a plan for some iterations of a scenario."""
         cluster, count = plan.job.cluster, iterations + 1
         n, alone = cluster.workers, cluster.workers == 1
         time = Timeline.of(cluster, scenario, first=first, iterations=count)
@@ -114,13 +115,17 @@ class WindowCosts:
         rates = effects.rate_factors(seed=seed, first=first, iterations=count)[:, None]
         up, down = time.up_bytes_per_s[:, leader] * rates, time.down_bytes_per_s[:, leader] * rates
         share, members = cluster.share[leader], np.bincount(worker_class)
-        host, link = _group(np.concatenate([up, down, share[None]]).T)
+        if cluster.servers and plan.tiling.gathers is not None:  # each class pulls by itself, over its own links
+            host = link = np.arange(len(leader))
+        else:
+            host, link = _group(np.concatenate([up, down, share[None]]).T)
         # A class pushes in unison: a server's downlink carries all its members at once. What a host sends to itself
         # stays off the link; over all workers that is a factor of (n-1)/n.
         crowd = members * ((n - 1) / n) * (1.0 + effects.incast * max(0, n - 2))
         hop, hops = cluster.overhead_s[1], 2 * (cluster.nodes - 1)
         messages = np.rint(cluster.servers * (1.0 - share))
         remote = cluster.remote[leader]
+        served = (members[:, None] - np.eye(len(leader))) * (share > 0)  # workers of a class, by a host of another
         held_s, latency_s, stretch = of_blocks(cluster, plan.tiling, effects)
         return cls(
             worker_class=worker_class,
@@ -134,10 +139,12 @@ class WindowCosts:
             push_down_s_per_byte=crowd[None, :, None] * (share[host] / down[:, host])[:, None, :],
             pull_up_s_per_byte=(n - 1) * share / up,
             pull_down_s_per_byte=remote[host] / down[:, host],
+            own_pull_up_s_per_byte=served * (share / up)[:, None, :],
             serves=share > 0,
             link_serves=share[host] > 0,
             push_hold_s=np.where(alone, 0.0, cluster.overhead_s[0] / 2 + messages * hop),
             pull_hold_s=0.0 if alone else cluster.overhead_s[0] / 2 + (n - 1) * hop,
+            own_pull_hold_s=np.where(served > 0, cluster.overhead_s[0] / 2 + served * hop, 0.0),
             ring_hold_s=held_s,
             latency_s=latency_s,
             stretch=stretch,
@@ -146,14 +153,8 @@ class WindowCosts:
 
 
 def of_blocks(cluster: Cluster, tiling: Tiling, effects: Effects) -> tuple[Floats, Floats, Floats]:
-    """Those of the costs that each block has of its own: `ring_hold_s`, `latency_s`, `stretch`.
-
-    Raises:
-        InputError: halves of an all-reduce through parameter servers.
-    """
-    if cluster.servers and tiling.halves.any():
-        raise InputError("a reduce-scatter and an all-gather need all-reduce; servers already push and pull")
-    half = np.where(tiling.halves, 0.5, 1.0)  # of an all-reduce
+    """Those of the costs that each block has of its own: `ring_hold_s`, `latency_s`, `stretch`."""
+    half = np.where(tiling.halves & (cluster.servers == 0), 0.5, 1.0)  # of an all-reduce; a push goes one way anyway
     stretch = effects.stretch(tiling.nbytes) * half
     if cluster.workers == 1:
         return np.zeros(len(half)), np.zeros(len(half)), stretch

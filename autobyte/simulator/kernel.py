@@ -82,7 +82,10 @@ class Repeated:
         forward_s, backward_s = np.ascontiguousarray(layers_s)
         self._job = job
         self._compute = loop.Compute(forward_s, backward_s, float(forward_s.sum() + backward_s.sum()))
-        self._costs = _costs(WindowCosts.of(Plan(job, whole_backwards(job.gradients)), iterations=iterations))
+        whole = whole_backwards(job.gradients)
+        tilings = (whole, whole.halved) if job.cluster.servers else (whole, whole)
+        plans = (Plan(job, tiling) for tiling in tilings)
+        self._costs, self._halved_costs = (_costs(WindowCosts.of(plan, iterations=iterations)) for plan in plans)
         self._blocks: dict[Tiling, tuple[Floats, Floats, Floats]] = {}
 
     def step_s(self, plan: Plan, *, stretch: float = 1.0) -> float:
@@ -93,7 +96,7 @@ class Repeated:
             stretch: how much longer bytes take than the cluster says.
 
         Raises:
-            InputError: the plan is of other gradients, or has halves of all-reduces through parameter servers.
+            InputError: the plan is of other gradients.
         """
         tiling = plan.tiling
         if tiling.gradients is not self._job.gradients:
@@ -101,7 +104,8 @@ class Repeated:
         if tiling not in self._blocks:
             self._blocks[tiling] = of_blocks(self._job.cluster, tiling, PLAIN)
         hold_s, latency_s, factor = self._blocks[tiling]
-        costs = self._costs._replace(ring_hold_s=hold_s, latency_s=latency_s, stretch=factor * stretch)
+        costs = self._costs if tiling.gathers is None else self._halved_costs
+        costs = costs._replace(ring_hold_s=hold_s, latency_s=latency_s, stretch=factor * stretch)
         return float(loop.last_step_s(_table(tiling), self._compute, _rules(plan, self._job), costs))
 
 
@@ -116,6 +120,7 @@ def _table(tiling: Tiling) -> loop.Table:
         tiling.rank,
         tiling.waits,
         tiling.follower,
+        np.full(len(tiling), -1) if tiling.gathers is None else tiling.gathers,
         tensor_blocks,
         tensor_edges,
         np.ascontiguousarray(tensor),
@@ -154,6 +159,8 @@ def _costs(costs: WindowCosts) -> loop.Costs:
         push_down=flat(costs.push_down_s_per_byte),
         pull_up=flat(costs.pull_up_s_per_byte),
         pull_down=flat(costs.pull_down_s_per_byte),
+        own_pull_up=flat(costs.own_pull_up_s_per_byte),
+        own_pull_hold_s=flat(costs.own_pull_hold_s),
         serves=costs.serves,
         link_serves=costs.link_serves,
         push_hold_s=costs.push_hold_s,

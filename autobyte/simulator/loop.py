@@ -26,6 +26,7 @@ class Table(NamedTuple):
     rank: Ints
     waits: Ints
     follower: Ints  # the all-gather of a reduce-scatter, or -1
+    gathers: Ints  # the reduce-scatter of an all-gather, or -1
     tensor_blocks: Ints  # by tensor, the most urgent first
     tensor_edges: Ints
     block_tensors: Ints  # by block
@@ -67,6 +68,8 @@ class Costs(NamedTuple):
     push_down: Floats
     pull_up: Floats
     pull_down: Floats
+    own_pull_up: Floats
+    own_pull_hold_s: Floats
     serves: Flags
     link_serves: Flags
     push_hold_s: Floats
@@ -223,7 +226,8 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
     prepares, then starts blocks, then finishes one, then lets tensors arrive, then begins layers: the order in which
     the reference's objects call each other. Groups share a schedule: all classes of a ring, or each class by itself.
     """
-    nbytes, order, rank, waits, follower = table.nbytes, table.order, table.rank, table.waits, table.follower
+    nbytes, order, rank, waits = table.nbytes, table.order, table.rank, table.waits
+    follower, gathers = table.follower, table.gathers
     tensor_blocks, tensor_edges = table.tensor_blocks, table.tensor_edges
     block_tensors, block_edges, layer_of = table.block_tensors, table.block_edges, table.layer
     forward_s, backward_s = compute.forward_s, compute.backward_s
@@ -232,6 +236,7 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
     ring_s_per_byte, ring_hold_s = costs.ring_s_per_byte, costs.ring_hold_s
     push_up, push_down, push_hold_s = costs.push_up, costs.push_down, costs.push_hold_s
     pull_up, pull_down, pull_hold_s = costs.pull_up, costs.pull_down, costs.pull_hold_s
+    own_pull_up, own_pull_hold_s = costs.own_pull_up, costs.own_pull_hold_s
     serves, link_serves = costs.serves, costs.link_serves
     inflight_bytes, compute_slowdown, wire_slowdown = (
         costs.inflight_bytes,
@@ -274,6 +279,8 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
     iteration = 0  # the newest that a worker has started
     up_free_s, down_free_s = np.zeros(classes), np.zeros(links)
     pushed = np.zeros(blocks, dtype=np.int64)  # classes whose push is in
+    summed = -1  # a reduce-scatter whose pushes are all in
+    told: int = classes  # the next class that hears of it
     lane_block = np.empty((lanes, blocks + 1), dtype=np.int64)
     near_s, far_s = np.empty((lanes, blocks + 1)), np.empty((lanes, blocks + 1))
     head, tail = np.zeros(lanes, dtype=np.int64), np.zeros(lanes, dtype=np.int64)
@@ -406,6 +413,14 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
                     closed[g] = start = finish = True
                 doing[c] = WAITING
                 when_s[2 * classes + c] = np.inf
+        elif told < classes:  # Servers._pushed, Core.done
+            g, start, done_block = told, True, summed
+            told += 1
+            block = follower[summed]
+            missing[g, block] -= 1
+            if missing[g, block] == 0 and not in_sequence:
+                _push_run(heap[g], runs[g], rank[block], rank[block] + 1)
+                runs[g] += 1
         else:
             if await_shared:  # Shared._await_first
                 await_shared = False
@@ -452,7 +467,7 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
                     engine_flight[g] -= nbytes[block]
                     core_flight[g] -= nbytes[block]
                     start = True
-                    if follower[block] >= 0:  # Core._release
+                    if ring and follower[block] >= 0:  # Core._release
                         missing[g, follower[block]] -= 1
                         if missing[g, follower[block]] == 0 and not in_sequence:
                             _push_run(heap[g], runs[g], rank[follower[block]], rank[follower[block]] + 1)
@@ -461,25 +476,31 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
                         pushed[block] += 1
                         if pushed[block] == classes:
                             pushed[block] = 0
+                            whole = follower[block] < 0
+                            if not whole:
+                                summed, told = block, 0
                             load = nbytes[block] * stretch[block]
                             far = now
-                            for c in range(classes):
+                            for c in range(classes if whole else 0):
                                 if serves[c]:
                                     hold = pull_hold_s + pull_up[iteration, c] * load
                                     up_free_s[c] = max(now, up_free_s[c]) + hold
                                     up_busy_s[c] += hold
                                     far = max(far, up_free_s[c])
-                            for other in range(links):
+                            for other in range(links if whole else 0):
                                 hold = pull_down[iteration, other] * load
                                 down_free_s[other] = max(now, down_free_s[other]) + hold
                                 down_busy_s[other] += hold
-                            for c in range(classes):
+                            for c in range(classes if whole else 0):
                                 lane, near = classes + c, down_free_s[link[c]]
                                 lane_block[lane, tail[lane]] = block
                                 near_s[lane, tail[lane]], far_s[lane, tail[lane]] = near, far
                                 if head[lane] == tail[lane]:
                                     when_s[lane] = max(now, max(near, far) + latency_s[block])
                                 tail[lane] += 1
+                elif gathers[block] >= 0:  # Servers.pull: its credit comes back with it
+                    core_flight[g] -= nbytes[block]
+                    start = True
                 if ring or event >= classes:
                     done_block = block
             else:
@@ -535,6 +556,26 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
                     order_out[started] = block
                     started += 1
                     start_out[block] = now
+                if not ring and gathers[block] >= 0:  # Servers.pull
+                    load = size * stretch[block]
+                    far = now
+                    for c in range(classes):
+                        if serves[c]:
+                            hold = own_pull_hold_s[g, c] + own_pull_up[iteration, g, c] * load
+                            up_free_s[c] = max(now, up_free_s[c]) + hold
+                            up_busy_s[c] += hold
+                            far = max(far, up_free_s[c])
+                    hold = pull_down[iteration, link[g]] * load
+                    near = max(now, down_free_s[link[g]]) + hold
+                    down_free_s[link[g]] = near
+                    down_busy_s[link[g]] += hold
+                    lane = classes + g
+                    lane_block[lane, tail[lane]] = block
+                    near_s[lane, tail[lane]], far_s[lane, tail[lane]] = near, far
+                    if head[lane] == tail[lane]:
+                        when_s[lane] = max(now, max(near, far) + latency_s[block])
+                    tail[lane] += 1
+                    continue
                 engine_flight[g] += size
                 load = size * stretch[block] * (1.0 + engine_flight[g] / inflight_bytes)
                 beside = 1.0

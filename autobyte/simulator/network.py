@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from autobyte.job import Floats
-from autobyte.scheduler.block import Block
+from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.simulator.clock import VirtualClock
 from autobyte.simulator.costs import PULL, PUSH, WindowCosts
@@ -268,7 +268,8 @@ class Servers:
     """Parameter servers on the workers' hosts; every block is split evenly over them.
 
     A push returns its credit when the servers have it, whatever other workers do. When all pushes of a block are in,
-    the sum goes back to every worker.
+    the sum goes back to every worker; of a reduce-scatter, when a worker starts the all-gather. Its credit then
+    comes back with the sum.
     """
 
     def __init__(self, clock: VirtualClock, costs: WindowCosts, *, computing: Callable[[int], bool]) -> None:
@@ -281,7 +282,7 @@ class Servers:
         self._up = [Link(clock) for _ in range(costs.classes)]
         self._down = [Link(clock) for _ in costs.link_serves]
         self._sent = [Sends() for _ in range(costs.classes)]
-        self._waiting: dict[int, list[tuple[int, Done]]] = defaultdict(list)
+        self._waiting: dict[int, list[tuple[int, Done]]] = defaultdict(list)  # that have pushed a block, by its index
         latency_s, classes = costs.latency_s, costs.classes
         self._pushes, self._pulls = (
             [Lane(clock, latency_s=latency_s, urgency=kind * classes + c) for c in range(classes)]
@@ -324,6 +325,23 @@ class Servers:
                 far_s = max(far_s, self._down[link].hold(hold_s, earliest_s=begin_s))
         self._pushes[c].add(Transfer(block, near_s, far_s, lambda: self._pushed(c, block, sent, done)))
 
+    def pull(self, c: int, block: Block, sent: Sent, done: Done) -> None:
+        """Send sums that are there to class c alone."""
+        costs, k, now = self._costs, self._iteration, self._clock.now
+        load = block.nbytes * costs.stretch[block.index]
+        far_s = now
+        for other, serves in enumerate(costs.serves):
+            if serves:
+                hold_s = costs.own_pull_hold_s[c, other] + costs.own_pull_up_s_per_byte[k, c, other] * load
+                far_s = max(far_s, self._up[other].hold(hold_s, earliest_s=now))
+        near_s = self.down(c).hold(costs.pull_down_s_per_byte[k, costs.link[c]] * load, earliest_s=now)
+
+        def arrived() -> None:
+            sent(block)
+            done(block, None)
+
+        self._pulls[c].add(Transfer(block, near_s, far_s, arrived))
+
     def begin(self, iteration: int) -> None:
         """The first worker starts an iteration: its rates hold from now on, also for what is in flight."""
         costs, k = self._costs, self._iteration
@@ -343,11 +361,18 @@ class Servers:
     def _pushed(self, c: int, block: Block, sent: Sent, done: Done) -> None:
         self._in_flight[c] -= block.nbytes
         self._waiting[block.index].append((c, done))
-        if len(self._waiting[block.index]) == self._costs.classes:
-            self._pull(block)
+        everywhere = len(self._waiting[block.index]) == self._costs.classes
+        waiting = sorted(self._waiting.pop(block.index), key=lambda each: each[0]) if everywhere else []
+        if block.op is Collective.ALL_REDUCE:
+            if everywhere:
+                self._send_back(block, waiting)
+            sent(block)
+            return
         sent(block)
+        for _, summed in waiting:
+            summed(block, None)
 
-    def _pull(self, block: Block) -> None:
+    def _send_back(self, block: Block, waiting: list[tuple[int, Done]]) -> None:
         costs, k, now = self._costs, self._iteration, self._clock.now
         load = block.nbytes * costs.stretch[block.index]
         far_s = now
@@ -359,9 +384,8 @@ class Servers:
             link.hold(per_byte * load, earliest_s=now)
             for link, per_byte in zip(self._down, costs.pull_down_s_per_byte[k], strict=True)
         ]
-        for c, done in sorted(self._waiting[block.index], key=lambda waiting: waiting[0]):
+        for c, done in waiting:
             self._pulls[c].add(Transfer(block, near_s[costs.link[c]], far_s, _pulled(block, done)))
-        del self._waiting[block.index]
 
 
 class _Port(Engine):
@@ -372,8 +396,9 @@ class _Port(Engine):
         self._class = worker_class
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
-        """Push a block; it is done when it has been pulled."""
-        self._servers.push(self._class, block, sent, done)
+        """Push a block, which is done when it has been pulled; or one of these alone."""
+        move = self._servers.pull if block.op is Collective.ALL_GATHER else self._servers.push
+        move(self._class, block, sent, done)
 
     def close(self) -> None:
         """Nothing to let go of."""

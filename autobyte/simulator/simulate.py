@@ -1,5 +1,8 @@
 """The readable reference: the scheduler's own core and runner on modelled links, in virtual time."""
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 
 from autobyte.config import BYTESCHEDULER_DEFAULT, Config
@@ -18,7 +21,7 @@ from autobyte.simulator.effects import PLAIN, Effects
 from autobyte.simulator.network import Ring, Servers, SimulatedNetwork
 from autobyte.simulator.simulation import Simulation
 from autobyte.simulator.worker import Worker
-from autobyte.trace import Trace
+from autobyte.trace import Span, Trace
 
 
 def simulate(
@@ -97,6 +100,8 @@ class _SimulationRun:
         last = {span.block: span for span in self._blocks.blocks if (span.rank, span.step) == (0, steps - 1)}
         spans = [last[block] for block in range(len(self._plan.tiling))]
         links = [(self._network.up(c), self._network.down(c)) for c in each]
+        if self._trace is not None:
+            self._trace.steps += self._steps()
         return Simulation(
             plan=self._plan,
             first=first,
@@ -114,6 +119,11 @@ class _SimulationRun:
             sends=np.array([self._sends(c) for c in each]),
             trace=self._trace,
         )
+
+    def _steps(self) -> Iterator[Span]:
+        for leader, ends_s in zip(self._costs.leader.tolist(), self._ends_s.T.tolist(), strict=True):
+            for step, (start_s, stop_s) in enumerate(pairwise([0.0, *ends_s])):
+                yield Span(leader, step, "step", -1, "", start_s, stop_s)
 
     def _sends(self, worker_class: int) -> Floats:
         sent, plan = self._network.sent(worker_class), self._plan

@@ -74,6 +74,10 @@ class Worker:
         self._left[layer] -= 1
         if self._waiting_since >= 0 and self._may_go():
             self.wait_s[self._layer] += self._clock.now - self._waiting_since
+            if self._trace is not None:
+                self._trace.waits.append(
+                    self._span("wait", self._layer, self._iteration + 1, self._waiting_since, self._clock.now)
+                )
             self._waiting_since = -1.0
             self._forward()
 
@@ -122,6 +126,9 @@ class Worker:
         rest_s = (
             (self._accumulation - 1) * self._model.compute_s * self._costs.compute[self._iteration + 1, self._class]
         )
+        if self._trace is not None and rest_s:
+            now = self._clock.now
+            self._trace.spans.append(self._span("accumulate", -1, self._iteration + 1, now, now + rest_s))
         self._clock.after(rest_s, over, urgency=self._urgency)
 
     def _compute(self, phase: str, layer: int, plain_s: float, iteration: int, over: Callable[[], None]) -> float:
@@ -129,18 +136,13 @@ class Worker:
         spent_s = own_s + self._costs.effects.compute_slowdown * min(own_s, self._backlog_s())
         now = self._clock.now
         if self._trace is not None:
-            span = Span(
-                int(self._costs.leader[self._class]),
-                iteration,
-                phase,
-                layer,
-                self._model.layers[layer].name,
-                now,
-                now + spent_s,
-            )
-            self._trace.spans.append(span)
+            self._trace.spans.append(self._span(phase, layer, iteration, now, now + spent_s))
         self._clock.at(now + spent_s, over, urgency=self._urgency)
         return float(spent_s)
+
+    def _span(self, phase: str, layer: int, iteration: int, start_s: float, stop_s: float) -> Span:
+        name = self._model.layers[layer].name if layer >= 0 else ""
+        return Span(int(self._costs.leader[self._class]), iteration, phase, layer, name, start_s, stop_s)
 
     @property
     def _urgency(self) -> int:

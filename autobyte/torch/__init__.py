@@ -31,6 +31,9 @@ closes the step of the exchange and says that every layer's update is due. In th
 cannot be stepped layer by layer, it waits for all averages and updates everything at once. Then it tells
 `tuning/online.py` that a step was taken.
 
+While a trace is on, `tracing/` stands between `optimizer.py` and these two: it passes calls on, and notes in hooks of
+its own what happens (model/timeline.py). Nothing of it is there otherwise.
+
 Where a training step is (open, closed, averaged, over, and whether its update was taken) is known to one object,
 `Progress` in exchange/progress.py. `Exchange` and `On` tell it what happens, and everybody asks it. What concerns
 one gradient, layer or block stays with those who act on it: Exchange counts backward passes, Session knows which

@@ -1,5 +1,9 @@
 """What `DistributedOptimizer` is given, looked at before anything is made: one line says what cannot be used."""
 
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,8 +19,24 @@ from autobyte.scheduler.policies import POLICIES, check_ranges, check_sizes
 from autobyte.tuners import TUNERS
 
 AUTO, BYTESCHEDULER = "auto", "bytescheduler"
+ALONE_S = 10.0  # after which a rank under torchrun says what rank 0 has not said
 TINY, MOST_BLOCKS = 1000, 100_000  # bytes of a partition; beyond, a step takes minutes
 HALVES: dict[Any, Any] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+@contextmanager
+def rank_0_speaks() -> Iterator[None]:
+    """Let rank 0 alone say what is wrong with arguments that all ranks have.
+
+    Under torchrun, others raise later: by then rank 0 has ended, and torchrun has ended them. Else as many tracebacks
+    would be printed as there are ranks, one into the other.
+    """
+    try:
+        yield
+    except InputError:
+        if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0":
+            time.sleep(ALONE_S)
+        raise
 
 
 def check(

@@ -1,6 +1,7 @@
 """Passes on what the exchange tells of a step to the wrapper's parts, most of which are made after the exchange."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable
@@ -24,8 +25,7 @@ class Listeners(Listener):
         self._joinable = joinable
         self._updates: Updates | None = None
         self._verification: Verification | None = None
-        self._times: LayerTimes | None = None
-        self._layer_of: Mapping[str, int] = {}
+        self._complete: Mapping[str, Callable[[], None]] = {}  # by gradient: marks that it is complete
         self._online: Online | None = None
         self._resumption: Resumption | None = None
 
@@ -42,7 +42,7 @@ class Listeners(Listener):
             times: of the layers.
             layer_of: the index of the layer of every gradient that travels, by name.
         """
-        self._times, self._layer_of = times, layer_of
+        self._complete = {name: partial(times.gradient, layer) for name, layer in layer_of.items()}
 
     def tune(self, online: Online) -> None:
         """Ask this part what there is to announce, from the next step on."""
@@ -59,8 +59,8 @@ class Listeners(Listener):
 
     def gradient(self, name: str) -> None:
         """Mark when it is complete."""
-        if self._times is not None:
-            self._times.gradient(self._layer_of[name])
+        if self._complete:
+            self._complete[name]()
 
     def leaves(self, name: str, gradient: Tensor) -> None:
         """Keep a copy, as long as steps are verified."""

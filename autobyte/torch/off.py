@@ -70,6 +70,10 @@ class Off:
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         nn.utils.clip_grad_value_(parameters, clip_value)
 
+    def groups_to_unscale(self) -> list[dict[str, Any]]:
+        """All gradients."""
+        return self._optimizer.param_groups
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients."""
         self._optimizer.zero_grad(set_to_none)

@@ -15,27 +15,30 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
-from autobyte.internals import has_compiled_part, see_hooks
+from autobyte.internals import has_compiled_forward, has_compiled_part, is_compiled, see_hooks
 from autobyte.scheduler.policies import check_sizes
+from autobyte.torch.clips import Clips
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.exchange import Heard
 from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
+from autobyte.torch.handover import Handover
 from autobyte.torch.listening import Listeners
-from autobyte.torch.model.clipping import Clipping, check_finite
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer, find_layers
+from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop, zero
 from autobyte.torch.tuning.advice import Adviser
-from autobyte.torch.tuning.callback import Callback, WindowReport
+from autobyte.torch.tuning.callback import Callback
 from autobyte.torch.tuning.online import Online
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.report import Report, report_on
 from autobyte.torch.tuning.search import Search, fingerprint
+from autobyte.trace import Trace
 
 log = logging.getLogger("autobyte")
 
@@ -52,7 +55,8 @@ class On:
         config_file: makes the training use the config in a file; None leaves it.
         search: makes what searches for a config; None if nothing does.
         listeners: is told of the training's steps, and tells the parts that are made here.
-        drift, record, cross_step, verify_steps, on_window: as `DistributedOptimizer` has them.
+        drift, record, cross_step, verify_steps, undo: as `DistributedOptimizer` has them.
+        callback: is told of every window on rank 0.
     """
 
     def __init__(
@@ -69,12 +73,15 @@ class On:
         record: Path | str | None,
         cross_step: bool,
         verify_steps: int,
-        on_window: Callable[[WindowReport], object] | None = None,
+        callback: Callback | None = None,
+        undo: bool = False,
     ) -> None:
+        self._undo = undo
         self._optimizer = optimizer
         self._model = model
         self._listeners = listeners
         self._online: Online | None = None
+        self._handover: Handover | None = None  # once layers are known
         self.last_report: Report | None = None  # made by `close`
         self.last_state: dict[str, Any] | None = None  # made by `recover`: what a checkpoint keeps of the training
         self._handles: list[RemovableHandle] = []
@@ -83,7 +90,7 @@ class On:
         self._drift = drift
         self.training = connect()
         self._record = record
-        self._callback = None if on_window is None else Callback(on_window)
+        self._callback = callback
         self._search = None
         try:
             self.training.control.agree("policy= or tuner=", chooser)
@@ -107,9 +114,15 @@ class On:
         self._steps = 0
         self._told_steps = -1  # that a message has said
         self._untuned = ""  # why nothing is planned or tuned
-        self._clipping: Clipping | None = None  # of the step whose averages are not in place, until it is taken
         self._evaluating = False  # the last step had a closure
-        self._updates = Updates(optimizer, self.training.exchange, self._on_undone)
+        self._updates = Updates(optimizer, self.training.exchange, self._on_undone, undo=self._undo)
+        self._clips = Clips(
+            self.training,
+            settle=self._updates.settle,
+            synchronize=self.synchronize,
+            may_wait=lambda: self._may_wait,
+            replanned=self._restart,
+        )
         self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
         listeners.start(self._updates, self._verification, self._resumption)
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
@@ -143,77 +156,60 @@ class On:
 
     def step(self, closure: Callable[[], Any] | None) -> Any:
         """Update the parameters."""
-        progress = self.training.progress
+        exchange, progress = self.training.exchange, self.training.progress
         self.training.check_groups(self._optimizer)
         self._updates.settle()  # still due if no forward or backward pass came since the step before
         self._evaluating = closure is not None
         if closure is not None:
             loss = self._step_with(closure)
             if not self._is_joined:
-                self._take_up(self.training.exchange.heard())  # what was announced is dropped
+                self._take_up(exchange.heard())  # what was announced is dropped
             return loss
         if self._may_wait and not progress.averaged:
-            self._end_backward()
-            self._updates.plan(self._clipping or Clipping())
-            self._clipping = None
+            if self._clips.pending:  # which has closed the step
+                exchange.check_untouched()
+            else:
+                exchange.close()
+            self._updates.plan(self._clips.take())
         else:
             self.synchronize()
-            self._optimizer.step()
+            if self._undo:
+                self._updates.keep()
+            self._step_at_once()
         self._steps += 1
         progress.take()
         progress.end()
         self._after_step()
         return None
 
+    def _step_at_once(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all layers, from averages that are in place or that the closure waits for."""
+        if (timeline := self._updates.timeline) is not None:
+            timeline.take()
+        loss = self._optimizer.step() if closure is None else self._optimizer.step(closure)
+        if timeline is not None:
+            timeline.taken()
+        return loss
+
     @property
     def _may_wait(self) -> bool:
         """Whether the updates of this step may wait for the next forward pass."""
-        crossing = self._cross and self._updates.ready and can_cross_steps(self._optimizer)
-        return crossing and not (self.training.exchange.at_once or self._verification.active)
-
-    def _end_backward(self) -> None:
-        """No more gradients come in this step; clipping has said so already."""
-        if self._clipping is not None:
-            self.training.exchange.check_untouched()
-        else:
-            self.training.exchange.close()
+        exchange = self.training.exchange
+        if not (self._cross and self._updates.ready) or exchange.at_once or exchange.reduction is not None:
+            return False
+        return not self._verification.active and can_cross_steps(self._optimizer)
 
     def clip_grad_norm_(self, limit: float, kind: float, *, error_if_nonfinite: bool) -> torch.Tensor:
         """Clip by the norm of all averages, which need not be in place for that."""
-        exchange = self.training.exchange
-        if self._clipping is not None:  # by value, or by norm before
-            self.synchronize()
-        if self.training.progress.averaged:
-            return self._clip_averages(limit, kind, error_if_nonfinite)
-        self._updates.settle()
-        exchange.close(clips=True, ahead=True)
-        exchange.clipped_by_all()
-        total = exchange.norm(limit=limit, kind=kind) if exchange.halved else None
-        if total is None:
-            self._complete()
-            if not self._is_joined and self.training.clip(kind) and self._online is not None:
-                self._online.restart()
-            return self._clip_averages(limit, kind, error_if_nonfinite)
-        self._clipping = Clipping()
-        check_finite(total, kind, error_if_nonfinite=error_if_nonfinite)
-        self._clipping = Clipping.by_norm(total, limit)
-        if not self._may_wait:
-            self._complete()
-        return torch.tensor(total, dtype=torch.float32)
-
-    def _clip_averages(self, limit: float, kind: float, error_if_nonfinite: bool) -> torch.Tensor:
-        parameters = self.training.exchange.parameters.values()
-        return nn.utils.clip_grad_norm_(parameters, limit, kind, error_if_nonfinite)
+        return self._clips.by_norm(limit, kind, error_if_nonfinite=error_if_nonfinite)
 
     def clip_grad_value_(self, limit: float) -> None:
         """Clip every element, when it is used."""
-        if self._clipping is not None or self.training.progress.averaged or not self._may_wait:
-            self.synchronize()
-            nn.utils.clip_grad_value_(self.training.exchange.parameters.values(), limit)
-        else:
-            self._updates.settle()
-            self.training.exchange.close(ahead=True)
-            self._clipping = Clipping(limit=limit)
+        self._clips.by_value(limit)
+
+    def groups_to_unscale(self) -> list[dict[str, Any]]:
+        """What a gradient scaler is to unscale: all gradients, averaged, or what stands for them."""
+        return self._clips.to_unscale() or self._optimizer.param_groups
 
     def _give_up(self) -> None:
         """The user gives up the step of a backward pass. To other ranks, who may take it, it is a step."""
@@ -249,8 +245,12 @@ class On:
         self._steps = control.share(self._steps)
         if plan is not None:
             self.training.resume(plan)
-            if self._online is not None:
-                self._online.restart()
+            self._restart()
+
+    def _restart(self) -> None:
+        """Another plan is used from now on."""
+        if self._online is not None:
+            self._online.restart()
 
     @torch.no_grad()
     def _step_with(self, closure: Callable[[], Any]) -> Any:
@@ -259,10 +259,12 @@ class On:
         if type(self._optimizer) not in ELEMENTWISE:
             former.keep(parameter for group in self._optimizer.param_groups for parameter in group["params"])
         try:
-            loss = self._optimizer.step(torch.enable_grad()(self._averaged(closure)))
+            loss = self._step_at_once(torch.enable_grad()(self._averaged(closure)))
         except CommunicationError:
             former.bring_back()
             raise
+        if self._undo:
+            self._updates.keep(copy=False)
         self._steps += 1
         return loss
 
@@ -274,7 +276,7 @@ class On:
         if self.training.progress.averaged:
             return
         exchange = self.training.exchange
-        if self._clipping is None:
+        if not self._clips.pending:
             self._updates.settle()
             exchange.close(given_up=given_up, joined=joined)
             if joined and exchange.clipped_by_all() and exchange.halved:
@@ -288,9 +290,8 @@ class On:
         exchange.wait()
         self._verification.check()
         self.training.progress.average()
-        clipping, self._clipping = self._clipping, None
-        if clipping is not None:
-            clipping.apply(exchange.parameters.values())
+        if self._clips.pending:
+            self._clips.take().apply(exchange.parameters.values())
         if self._watch and self._has_called and exchange.learned and not self._is_joined:
             self._find_layers()
 
@@ -311,13 +312,16 @@ class On:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
         clear = drop if set_to_none else zero
-        if self.training.progress.open or self._clipping is not None:
+        if self.training.exchange.begun or self._clips.pending:
             self._give_up()
         self.training.exchange.forget()
+        if self.training.exchange.reduction is not None:  # nothing travels, and no update is due
+            self._optimizer.zero_grad(set_to_none)
+            return
         in_transit = self._updates.clear_later(clear)
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter not in in_transit:
+                if id(parameter) not in in_transit:
                     clear(parameter)
 
     def state_dict(self) -> dict[str, Any]:
@@ -336,7 +340,7 @@ class On:
         try:
             self.flush()
             self.training.exchange.start_over()
-            if self.training.progress.open:
+            if self.training.exchange.begun:
                 self._give_up()
                 self.training.exchange.start_over()
         except CommunicationError as error:
@@ -361,7 +365,7 @@ class On:
     def reconfigure(self, config: Config) -> None:
         """Use a config from the next step on. Collective."""
         check_sizes(config, "the config")
-        self.training.control.agree("a config", str(config))
+        self.training.control.agree("a config", f"{config}; engine {config.engine or self.training.engine}")
         if self._online is not None:
             self._online.use(config)
         else:
@@ -373,6 +377,19 @@ class On:
         tuner = self._search.tuner if self._search is not None else None
         return report_on(self.training, adviser, tuner=tuner, default=self._default, untuned=self._untuned)
 
+    def record(self, timeline: TrainingTimeline | None, trace: Trace | None) -> None:
+        """Tell a timeline of waits and updates, and a trace of blocks, from now on; None tells nobody.
+
+        The time since the last step counts to no window.
+        """
+        exchange = self.training.exchange
+        self._updates.timeline = timeline
+        exchange.waits.record = None if timeline is None else timeline.wait
+        self.training.session.runner.record(trace)
+        self._marks += [] if timeline is None else timeline.handles
+        if self._online is not None:
+            self._online.skip()
+
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""
         try:
@@ -381,6 +398,8 @@ class On:
             self.last_report = replace(self.report(), over=True)
             for handle in (*self._watch, *self._marks, *self._handles):
                 handle.remove()
+            if self._handover is not None:
+                self._handover.remove()
             self._updates.remove()
             self.part()
 
@@ -395,7 +414,7 @@ class On:
             self.close()
         except CommunicationError as error:
             log.info("recovered from: %s", error)
-        if exchange.ahead and exchange.failed and not exchange.whole:
+        if exchange.ahead and exchange.failed and not exchange.whole and not self._updates.undo():
             raise CommunicationError(
                 f"rank {self._rank}: parameters cannot be recovered, because the GPU went on when communication "
                 "failed, and updated them from averages that never arrived: load a checkpoint"
@@ -416,15 +435,13 @@ class On:
     def _to_json(self) -> dict[str, Any]:
         return self.training.to_json() | {"steps": self._steps}
 
-    def _on_undone(self) -> None:
-        self._steps -= 1
+    def _on_undone(self, steps: int) -> None:
+        self._steps -= steps
         self._told_steps = self._steps
-        log.warning(
-            "rank %d: some averages never arrived, so the last step() is undone on every layer: parameters and "
-            "optimizer state have taken %d steps",
-            self._rank,
-            self._steps,
-        )
+        what = "some averages never arrived, so the last step() is undone on every layer"
+        if steps > 1:
+            what = f"some averages never arrived, so the last {steps} steps are undone on every layer"
+        log.warning("rank %d: %s: parameters and optimizer state have taken %d steps", self._rank, what, self._steps)
 
     @property
     def _rank(self) -> int:
@@ -442,6 +459,9 @@ class On:
         return why is None
 
     def _is_compiled(self) -> bool:
+        """Whether a part of the model that may have hooks now is compiled."""
+        if self._handover is not None and self._handover.active:
+            return is_compiled(self._model) or has_compiled_forward(self._model)
         return has_compiled_part(self._model)
 
     def _unhook_compiled(self, *_: object) -> None:
@@ -454,6 +474,8 @@ class On:
         for hook in (*self._watch, *self._marks):
             hook.remove()
         self._watch, self._marks = [], []
+        if self._handover is not None:
+            self._handover.remove()
         log.info(
             "updates happen in step(), not layer by layer: the model was compiled after the optimizer was wrapped"
         )
@@ -465,7 +487,7 @@ class On:
     def _warn_untuned(self) -> None:
         self._untuned = f"{COMPILED}: pass in the model itself, and call what torch.compile(model) returns"
         if self.training.rank == 0 and (self._search is not None or self._callback is not None):
-            log.warning("the model is compiled: nothing is planned or tuned, and on_window= hears nothing")
+            log.warning("the model is compiled: nothing is planned or tuned, and on_window= and log_to= hear nothing")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:
         self._calls.setdefault(module)
@@ -487,10 +509,25 @@ class On:
         if times is not None:
             adviser = None
             if self.training.rank == 0:
-                adviser = Adviser(self.training, layers, self._search, drift=self._drift, recording=self._recording())
+                adviser = Adviser(
+                    self.training,
+                    layers,
+                    self._search,
+                    drift=self._drift,
+                    recording=self._recording(),
+                    reducible=self.training.reducible,
+                )
             self._times = times
-            self._measure(layers, times)
-            self._online = Online(self.training, layers, times, adviser, self._callback)
+            self._handover = Handover(
+                self._model,
+                self.training,
+                self._updates,
+                measure=partial(self._measure, layers, times),
+                hooked=lambda: self._hooked and True in self._has_called and not self._verification.active,
+            )
+            self._online = Online(
+                self.training, layers, times, adviser, callback=self._callback, hand_over=self._handover.hand_over
+            )
             self._listeners.tune(self._online)
         else:
             self._untuned = "ranks call their layers in different orders: nothing is planned or tuned"
@@ -502,15 +539,17 @@ class On:
         chosen = self._search.tuner if self._search is not None else "none"
         return Recording(self._record, fingerprint(self.training, policy=self._default.policy), tuner=chosen)
 
-    def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> None:
+    def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> list[RemovableHandle]:
         """Set the hooks that time layers, beside those that are there anyway."""
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
         self._listeners.measure(times, places)
+        marks: list[RemovableHandle] = []
         if not self._cross:
             for index, layer in enumerate(layers):
-                self._marks.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
-        self._marks.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
-        self._marks.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
+                marks.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))
+        marks.append(self._model.register_forward_pre_hook(Hook(lambda *_: times.begin()), prepend=True))
+        marks.append(self._model.register_forward_hook(Hook(lambda *_: times.forward_over())))
+        return marks
 
     def accompany(self) -> None:
         """Take part in a step of the other ranks, as a rank whose inputs have ended."""

@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
-from autobyte.internals import is_making_state, is_unscaling, untraced
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space
+from autobyte.internals import has_compiled_part, is_making_state, is_unscaling, untraced
+from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space, rank_0_speaks
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training, is_off, is_rank_0
 from autobyte.torch.listening import Listeners
@@ -30,8 +30,10 @@ from autobyte.torch.model.clipping import check_norm
 from autobyte.torch.model.planning import DEFAULT, begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
+from autobyte.torch.tracing.tracing import Tracing
 from autobyte.torch.tuning.advice import DRIFT
-from autobyte.torch.tuning.callback import WindowReport
+from autobyte.torch.tuning.callback import Callback, WindowReport
+from autobyte.torch.tuning.metrics import metrics
 from autobyte.torch.tuning.report import Report
 from autobyte.torch.tuning.search import Search, use_kept
 
@@ -67,7 +69,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         engine: `allreduce`, over gloo from host memory; `ps` for parameter servers on the ranks' hosts; `nccl`, an
             all-reduce on a stream of the GPU, for which no thread waits; or `ordered`, the same on streams in host
             memory, which stands for a GPU and is no faster than `allreduce`. `auto` is `nccl` where the group has
-            NCCL and all parameters are on one GPU, else `allreduce`. No GPU has run `nccl` yet.
+            NCCL and all parameters are on one GPU, else `allreduce`. If `auto` is `nccl`, `policy="auto"` measures
+            both. No GPU has run `nccl` yet.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.
@@ -82,9 +85,15 @@ class DistributedOptimizer(Optimizer, Joinable):
         on_window: called on rank 0 after every window of about ten steps, in the thread that trains, between two
             steps; other ranks do not wait, so it must not call anything collective. One that raises is not called
             again.
+        log_every: after so many steps, at the end of a window, rank 0 logs a line with the time of a step, exposed
+            communication and overlap; 0 logs none.
+        log_to: is told these numbers on rank 0 as often, or after every window: a TensorBoard `SummaryWriter`, a
+            function of values (a dictionary) and step, or `"wandb"`. Like `on_window`, it must not be collective.
         diagnostics: a folder in which each rank leaves a file when communication fails: the last blocks, the tensors
             that have not arrived, and where its threads are. The error names the file. True is a folder of the job in
             the temporary directory; None writes nothing.
+        undo: whether a GPU that is ahead of the network keeps copies for `recover()`, on the engine `nccl`: of
+            parameters and optimizer state, for two steps. Other engines need none of these, and can always recover.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -118,22 +127,31 @@ class DistributedOptimizer(Optimizer, Joinable):
         enabled: bool = True,
         verify_steps: int = 0,
         on_window: Callable[[WindowReport], object] | None = None,
+        log_every: int = 0,
+        log_to: object = None,
         diagnostics: Path | str | bool | None = True,
+        undo: bool = False,
     ) -> None:
         Joinable.__init__(self)
-        if isinstance(optimizer, DistributedOptimizer):
-            raise InputError("the optimizer is wrapped already: wrap it once")
-        check(
-            optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift, timeout=timeout
-        )
-        if on_window is not None and not callable(on_window):
-            raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
-        check_diagnostics(diagnostics)
-        check_space(space, tuner=tuner, policy=policy, config=config)
+        with rank_0_speaks():
+            if isinstance(optimizer, DistributedOptimizer):
+                raise InputError("the optimizer is wrapped already: wrap it once")
+            check(
+                optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift,
+                timeout=timeout,
+            )  # fmt: skip
+            if on_window is not None and not callable(on_window):
+                raise InputError(f"on_window must be a function of one WindowReport, got {on_window!r}")
+            functions = metrics(every=log_every, target=log_to)
+            check_diagnostics(diagnostics)
+            check_space(space, tuner=tuner, policy=policy, config=config)
+        if on_window is not None:
+            functions["on_window="] = on_window
         self._optimizer = optimizer
         self._model = model
         self._group = process_group
-        self._mode: On | Off = Off(optimizer, self._tell_joined, None)
+        self._mode: On | Off | Tracing = Off(optimizer, self._tell_joined, None)
+        self._over = False  # closed
         if is_rank_0(process_group):
             show_log()
         if is_off(process_group, enabled=enabled):
@@ -175,7 +193,8 @@ class DistributedOptimizer(Optimizer, Joinable):
             record=record,
             cross_step=cross_step,
             verify_steps=verify_steps,
-            on_window=on_window,
+            callback=Callback(functions) if functions else None,
+            undo=undo,
         )
         self._made_in = os.getpid()
         _alive.add(self)
@@ -188,8 +207,8 @@ class DistributedOptimizer(Optimizer, Joinable):
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The user's own groups: schedulers change them in place."""
-        if is_unscaling():
-            self.synchronize()  # else averages that arrive later would have the scale still in them
+        if is_unscaling():  # else averages that arrive later would have the scale still in them
+            return self._mode.groups_to_unscale()
         return self._optimizer.param_groups
 
     @property
@@ -238,9 +257,10 @@ class DistributedOptimizer(Optimizer, Joinable):
     ) -> torch.Tensor:
         """Clip the gradients of all parameters by their norm, between `backward()` and `step()`. Collective.
 
-        It does what `torch.nn.utils.clip_grad_norm_` does after DDP's averaging. With all-reduces, half of the
-        traffic still crosses the step: ranks know the norm when each has the sums of its share, and the averages
-        travel, and are clipped, while the next forward pass goes on. The first call waits for all averages.
+        It does what `torch.nn.utils.clip_grad_norm_` does after DDP's averaging. Half of the traffic still crosses
+        the step: the norm is known when all gradients are summed, each rank its share or each server its own, and
+        the averages travel, and are clipped, while the next forward pass goes on. The first call waits for all
+        averages. A gradient scaler may unscale before: then one pass over the averages does both.
 
         Args:
             max_norm: to which the norm is brought, if it is larger.
@@ -312,7 +332,8 @@ class DistributedOptimizer(Optimizer, Joinable):
 
         Raises:
             InputError: an update is refused, because a parameter or a gradient was changed before it.
-            CommunicationError: on the engine `nccl`, if averages are missing: updates do not wait for them there.
+            CommunicationError: on the engine `nccl`, if averages are missing, without `undo`, or of more steps than
+                it reaches: updates do not wait for averages there.
         """
         try:
             return self._mode.recover()
@@ -339,6 +360,43 @@ class DistributedOptimizer(Optimizer, Joinable):
     def report(self) -> Report | None:
         """What was tried, won and spent; None where AutoByte is off."""
         return self._mode.report()
+
+    def trace(self, steps: int = 20, path: Path | str = "trace.json") -> None:
+        """Write what the next steps do on all ranks to one file. Collective: call it between the same two steps.
+
+        https://ui.perfetto.dev opens the file, and `autobyte explain` says in words where the time goes. It has the
+        forward and backward pass of every layer, waits, updates, and blocks in the queue and on the wire. The last of
+        the steps gathers it on rank 0, which writes it, and all ranks wait for that. If a rank is lost, or the
+        optimizer is closed before, the file has what rank 0 has noted itself.
+
+        >>> optimizer.trace(steps=20, path="trace.json")
+
+        Args:
+            steps: how many.
+            path: of the file, on rank 0; one that is there is replaced.
+
+        Raises:
+            InputError: fewer than one step, a trace is on, the model is compiled, or the optimizer is closed.
+            FileError: the file cannot be written; on every rank.
+            CommunicationError: ranks differ in the number of steps.
+        """
+        if self._over:
+            raise InputError("the optimizer is closed, and has nothing to trace: call trace() before close()")
+        if isinstance(self._mode, Tracing):
+            raise InputError(f"a trace is on ({self._mode.target}): call trace() again when it is written")
+        if type(steps) is not int or steps < 1:
+            raise InputError(f"a trace has a number of steps, at least 1, got {steps!r}")
+        if has_compiled_part(self._model):
+            raise InputError("the model is compiled, so its layers have no hooks: trace it before torch.compile")
+        mode = self._mode
+        first = is_rank_0(self._group) if mode.training is None else mode.training.rank == 0
+
+        def over() -> None:
+            self._mode = mode
+
+        self._made_in = os.getpid()
+        _alive.add(self)  # so that a script which ends before has written what there is
+        self._mode = Tracing(mode, self._model, steps=steps, path=Path(path).absolute(), first=first, over=over)
 
     def close(self) -> None:
         """Take the last updates, and let go of hooks, threads and sockets."""
@@ -376,7 +434,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         return getattr(self.__dict__["_optimizer"], name)
 
     def _turn_off(self) -> None:
-        over = self._mode
+        over, self._over = self._mode, True
         self._mode = Off(
             self._optimizer, self._tell_joined, over.last_report, steps=over.steps, last_state=over.last_state
         )

@@ -26,7 +26,8 @@ def test_all_ways_are_measured_and_the_default_comes_before_what_may_be_left_out
     for suffix in ("", ", bf16"):
         assert {f"DDP {mib} MiB{suffix}" for mib in BUCKETS_MIB} <= found.keys()
         assert found[f"AutoByte twin{suffix}"].wire_dtype == (suffix[2:] or None)
-    assert {found[name].engine for name in ("AutoByte", "AutoByte auto", "AutoByte twin")} == {"nccl"}
+    assert {found[name].engine for name in ("AutoByte", "AutoByte twin")} == {"nccl"}
+    assert found["AutoByte auto"].engine == "auto"  # which hears host memory, too
     assert found["AutoByte over host memory"].engine == "allreduce"
     assert found["AutoByte servers"].engine == "ps"
     assert "AutoByte servers" not in named(servers=False)

@@ -8,8 +8,9 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -27,8 +28,11 @@ from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.streams import Event, Streams
 from autobyte.torch.exchange import control, engines
-from autobyte.torch.model.former import Former
-from autobyte.torch.model.pending import PendingClasses
+from autobyte.torch.model.clipping import Clipping
+from autobyte.torch.model.layers import CalledLayer
+from autobyte.torch.model.marks import HostMarks
+from autobyte.torch.model.timeline import TrainingTimeline
+from autobyte.torch.model.updates import Updates
 
 
 def deep(layers: int = 50, width: int = 256) -> nn.Sequential:
@@ -105,7 +109,7 @@ class Nowhere(Streams):
     ahead = False
     over = Over()
 
-    def mark(self, written: torch.Tensor | None = None) -> Event:
+    def mark(self, written: Any = ()) -> Event:
         return self.over
 
     def enqueue(self, work: Any, after: Any, used: Any = ()) -> Event:
@@ -228,6 +232,68 @@ def _timing(rank: int) -> float:
     return ratio(times)
 
 
+TURNS, TRACED = 30, 8  # traces, and steps of each; its first and last do not count
+
+
+def test_a_traced_step_costs_at_most_1_percent_more(tmp_path: Path) -> None:
+    """Traced steps beside those before and behind them, and what hooks take by themselves, which noise hides less."""
+    for hooks, ratio in on_ranks(_traced, 2, tmp_path / "trace.json", timeout_s=200):
+        print(f"\ntraced: {ratio:.4f} of the step without; by themselves its hooks take {hooks:.2%} (at most 1 %)")
+        assert hooks <= 0.01
+        assert ratio <= 1.05
+
+
+def _traced(rank: int, path: Path) -> tuple[float, float]:
+    torch.set_num_threads(1)
+    instant()
+    model = deep()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = ab.DistributedOptimizer(sgd, model, engine="instant", keep=None)
+    train = stepping(model, optimizer)
+
+    def timed(steps: int) -> float:
+        times = []
+        for _ in range(steps):
+            began = time.thread_time()
+            train()
+            times.append(time.thread_time() - began)
+        return statistics.median(times[1:-1])
+
+    timed(10)
+    turns = []
+    for _ in range(TURNS):
+        before = timed(TRACED)
+        optimizer.trace(TRACED, path)
+        traced = timed(TRACED)
+        turns.append((before, traced, timed(TRACED)))
+    optimizer.close()
+    ratio = statistics.median(2 * traced / (before + after) for before, traced, after in turns)
+    step_s = statistics.median(before for before, *_ in turns)
+    return _notes_s() / step_s, ratio
+
+
+def _notes_s() -> float:
+    """CPU of all hooks of a trace in a step of that model (s): passes of tiny layers, with and without."""
+    model = chain(100, 50)
+
+    def passes() -> float:
+        times = []
+        for _ in range(40):
+            began = time.thread_time()
+            model(torch.ones(4)).square().mean().backward()
+            times.append(time.thread_time() - began)
+        return statistics.median(times)
+
+    turns = []
+    for _ in range(20):
+        without_s = passes()
+        timeline = TrainingTimeline(model, HostMarks())
+        timeline.begin()
+        turns.append(passes() - without_s)
+        timeline.end()
+    return max(0.0, statistics.median(turns))
+
+
 class Scale(nn.Module):
     """A layer of one or two tiny tensors."""
 
@@ -269,10 +335,15 @@ class Spent(NamedTuple):
         """On the thread that trains, over plain training (s)."""
         return (self.thread[0] - self.thread[2]) / self.tensors
 
+    @property
+    def per_tensor_of_ddp(self) -> float:
+        """The same of DistributedDataParallel (s)."""
+        return (self.thread[1] - self.thread[2]) / self.tensors
+
     def row(self, engine: str, policy: str) -> str:
         ours, ddp, plain = (1e3 * seconds for seconds in self.thread)
         all_threads, all_ddp, _ = (1e3 * seconds for seconds in self.process)
-        others = 1e6 * (self.thread[1] - self.thread[2]) / self.tensors
+        others = 1e6 * self.per_tensor_of_ddp
         return (
             f"{self.tensors:6} {engine:>15} {policy:>5} {self.blocks:6} {ours:9.2f} {ddp:8.2f} {plain:8.2f} "
             f"{all_threads:9.2f} {all_ddp:8.2f} {1e6 * self.per_tensor:8.1f} {others:6.1f}"
@@ -324,8 +395,10 @@ def test_cpu_of_a_step_beside_ddp() -> None:
             for policy, config in (("fused", FUSED), ("whole", WHOLE), ("ddp", DDP)):
                 of = spent(size, engine, config)
                 print(of.row(engine, policy), flush=True)
-                if engine == "instant" and policy == "fused":
-                    assert of.thread[0] <= 4 * of.thread[2]  # of plain training, which a busy machine slows down, too
+                if engine == "instant" and policy == "fused":  # a busy machine slows DDP's hooks down, too
+                    assert of.per_tensor <= max(15e-6, 3 * of.per_tensor_of_ddp)
+                if size is RESNET50 and policy == "fused":
+                    assert of.thread[0] - of.thread[1] <= 3e-3
 
 
 def test_a_block_takes_little_cpu() -> None:
@@ -377,60 +450,137 @@ def densenet121() -> nn.Sequential:
     return nn.Sequential(*parts)
 
 
-def test_guards_of_reads_cost_little() -> None:
-    """Classes of DenseNet121's parameters are replaced and restored as often as in a step."""
-    torch.set_num_threads(1)
-    model = densenet121()
-    assert sum(parameter.numel() for parameter in model.parameters()) == 7_978_856  # as published
-    layers = [
-        PendingClasses(own, _never) for module in model.modules() if (own := list(module.parameters(recurse=False)))
-    ]
-    inputs = torch.randn(8, 3, 224, 224)
-
-    def step() -> None:
-        model(inputs).square().mean().backward()
-
-    def guards() -> None:
-        for layer in layers:
-            layer.set()
-        for layer in layers:
-            layer.restore()
-
-    share = ratio(in_turn(guards, step, clock=time.thread_time, pairs=3))
-    print(f"\nguards of reads: {share:.4%} of a pass of DenseNet121 on 8 images (at most 0.3 %)")
-    assert 0 < share <= 0.003
+BATCH = 8  # images of a rank: a small one, because copies and guards cost the same for any
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_copies_by_which_a_step_is_undone(momentum: float) -> None:
-    """All layers but the last of DenseNet121, each by itself: as if every one had to wait for its average.
+class OneByOne:
+    """Averages each of which arrives right when its layer is called: every layer but the last is at risk.
 
-    Most copies are made during such a wait; here none is.
+    Args:
+        names: of the layers' parameters, layer by layer.
+        ahead: a device waits, and nothing is copied.
+        waits: the first layer's arrive later, else nobody waits.
+    """
+
+    failed = False
+
+    def __init__(self, names: list[list[str]], *, ahead: bool, waits: bool) -> None:
+        self._layer_of = {name: index for index, layer in enumerate(names) for name in layer}
+        self._layers = len(names)
+        self.ahead = ahead
+        self._late = 1 if waits else 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A step is closed."""
+        self._called = 0
+
+    @property
+    def whole(self) -> bool:
+        return self._called == self._layers
+
+    def arrived(self, names: Iterable[str]) -> bool:
+        return all(self._layer_of[name] <= self._called - (self._called < self._late) for name in names)
+
+    def wait(self, names: Iterable[str]) -> None:
+        self._called += 1
+
+    def missing(self, name: str) -> torch.Tensor | None:
+        return None
+
+
+class Guarded:
+    """DenseNet121 and the updates of its layers, one by one, with or without guards and copies.
+
+    Args:
+        optimizer: makes one.
+        guards: classes of parameters are replaced while their update is due.
+        copies: the step is at risk until its last average has arrived.
+        waits: the first layer waits for as long as copies are made.
+    """
+
+    def __init__(
+        self, optimizer: Callable[[Any], Any], *, guards: bool, copies: bool = False, waits: bool = False
+    ) -> None:
+        self.model = densenet121()
+        assert sum(parameter.numel() for parameter in self.model.parameters()) == 7_978_856  # as published
+        layers = [
+            CalledLayer(name, module, [(f"{name}.{own}", p) for own, p in module.named_parameters(recurse=False)])
+            for name, module in self.model.named_modules()
+            if list(module.parameters(recurse=False))
+        ]
+        names = [[name for name, _ in layer.parameters] for layer in layers]
+        self._averages = OneByOne(names, ahead=not copies, waits=waits)
+        self._optimizer = optimizer(self.model.parameters())
+        self._updates = Updates(self._optimizer, self._averages)
+        self._updates.install(layers, [name for layer in names for name in layer], self.model)
+        self._modules = [layer.module for layer in layers]
+        if not guards:
+            for layer in self._updates._layers:
+                layer.classes.set = layer.classes.restore = lambda: None
+        for parameter in self.model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        self.waited_s = 0.0
+        if waits:
+            keep = self._updates._former.keep
+
+            def waiting(parameters: Iterable[nn.Parameter]) -> None:
+                began_s = time.thread_time()
+                keep(parameters)
+                self.waited_s += time.thread_time() - began_s
+
+            self._updates._former.keep = waiting
+
+    def step(self) -> None:
+        """What `step()` and the forward pass after it do about updates."""
+        self._averages.begin()
+        self._updates.plan(Clipping())
+        for module in self._modules:
+            for hook in module._forward_pre_hooks.values():
+                hook(module, ())
+
+
+SGD, MOMENTUM, ADAM = "SGD", "SGD with momentum", "Adam"
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    SGD: lambda parameters: torch.optim.SGD(parameters, lr=1e-4),
+    MOMENTUM: lambda parameters: torch.optim.SGD(parameters, lr=1e-4, momentum=0.9),
+    ADAM: lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
+}
+
+
+@pytest.mark.parametrize("optimizer", [SGD, MOMENTUM, ADAM])
+def test_reads_and_guards_cost_little(optimizer: str) -> None:
+    """Updates of DenseNet121 with guards of reads and copies by which a step is undone, beside those without.
+
+    All layers but the last are at risk, and each is updated by itself. Copies are made while a layer waits for its
+    average; in the worst case none waits. A copy brings into the cache what the update then reads; so both are
+    measured together.
     """
     torch.set_num_threads(1)
-    model = densenet121()
-    inputs = torch.randn(8, 3, 224, 224)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=momentum)
+    inputs, make = torch.randn(BATCH, 3, 224, 224), OPTIMIZERS[optimizer]
+    neither = Guarded(make, guards=False)
+    sides = {
+        "guards": Guarded(make, guards=True),
+        "guards and copies, if the first layer waits": Guarded(make, guards=True, copies=True, waits=True),
+        "guards and copies, if none waits": Guarded(make, guards=True, copies=True),
+    }
 
-    def step() -> None:
-        model(inputs).square().mean().backward()
+    def forward_and_backward() -> None:
+        neither.model(inputs).square().mean().backward()
 
-    step()
-    optimizer.step()
-    former = Former(optimizer)
-    layers = [own for module in model.modules() if (own := list(module.parameters(recurse=False)))]
+    passes = in_turn(forward_and_backward, int, clock=time.thread_time, pairs=3)
+    step_s = statistics.median(took for took, _ in passes)
+    print(f"\n{optimizer}, DenseNet121 on {BATCH} images, {step_s:.2f} s of CPU a pass; at most 0.3 %:")
+    shares = {}
+    for name, side in sides.items():
 
-    @torch.no_grad()
-    def copies() -> None:
-        for layer in layers[:-1]:
-            former.keep(layer)
-        former.forget()
+        def clock(side: Guarded = side) -> float:
+            return time.thread_time() - side.waited_s
 
-    times = in_turn(copies, step, clock=time.thread_time, pairs=3)
-    copied_s = statistics.median(copying for copying, _ in times)
-    print(f"\nmomentum {momentum}: copies take {copied_s * 1e3:.2f} ms, {ratio(times):.4%} of a pass on 8 images")
-    assert ratio(times) <= 0.01
-
-
-def _never() -> None:
-    raise AssertionError("no update is due")
+        times = in_turn(side.step, neither.step, clock=clock, pairs=40)
+        more_s = statistics.median(with_it - without for with_it, without in times)
+        shares[name] = more_s / step_s
+        print(f"  {name}: {more_s * 1e3:.2f} ms, {shares[name]:.3%}", flush=True)
+    _, waits, worst = shares.values()
+    assert waits <= 0.003
+    assert worst <= 0.01

@@ -263,6 +263,7 @@ def test_doctor_with_a_profile_under_torchrun_speaks_once_and_does_not_fail(
     monkeypatch.setenv("RANK", "0")
     status, out, _ = say(*words)
     assert status == 0 and "keep DDP" in out
+    assert re.search(r"^fifo +– ", out, re.MULTILINE) and "1 GiB, 1x" not in out  # it has no sizes
     assert say(*words, "--exit-code")[0] == 3
     monkeypatch.setenv("RANK", "1")
     assert say(*words, "--exit-code")[:2] == (0, "")

@@ -10,6 +10,7 @@ import pytest
 
 from autobyte.bench import real
 from autobyte.cli import run
+from autobyte.cli.rig import _verdict
 from autobyte.testbed import LaunchError, TestbedError
 from autobyte.testbed.rig import Rig
 
@@ -116,3 +117,16 @@ def test_a_launch_that_fails_at_once_is_one_line(
     assert run([*WORDS]) == 2
     assert capsys.readouterr().err == "autobyte: rank 1 on host 1 was killed by SIGKILL\n"
     assert issubclass(LaunchError, TestbedError)
+
+
+@pytest.mark.parametrize(
+    ("measured", "right", "end"),
+    [(0.1, True, "measured: 10 % by AutoByte auto: right"), (0.02, False, "measured: 2 % by AutoByte auto: wrong"),
+     (0.1, None, "measured: 10 % by AutoByte auto"), (None, None, "nothing of AutoByte's was measured")],
+)  # fmt: skip
+def test_doctors_verdict_is_a_line_beside_what_was_measured(
+    measured: float | None, right: bool | None, end: str
+) -> None:
+    told = {"verdict": "gain", "expected_gain": 0.123, "measured_gain": measured, "right": right}
+    line = _verdict(told | {"method": "AutoByte auto"})
+    assert line == f"doctor says gain, and expects 12 % over DDP's best; {end}"

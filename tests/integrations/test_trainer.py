@@ -31,18 +31,15 @@ def make(folder: str, *, autobyte: bool, callbacks: Any = (), **settings: Any) -
         folder,
         use_cpu=True,
         per_device_train_batch_size=BATCH,
-        gradient_accumulation_steps=ACCUMULATION,
-        max_grad_norm=LIMIT,
         learning_rate=ADAMW["lr"],
         adam_epsilon=ADAMW["eps"],
         weight_decay=ADAMW["weight_decay"],
         lr_scheduler_type="cosine",
         max_steps=STEPS,
         save_steps=SAVED,
-        logging_steps=1,
         report_to="none",
         disable_tqdm=True,
-        **settings,
+        **{"gradient_accumulation_steps": ACCUMULATION, "max_grad_norm": LIMIT, "logging_steps": 1} | settings,
     )
     rows = [{"input_ids": row, "labels": row} for row in texts()]
     trainer = Scaled(gpt2(), arguments, train_dataset=rows, callbacks=list(callbacks))
@@ -76,6 +73,32 @@ def trains_saves_and_goes_on(rank: int, folder: str) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
     on_ranks(trains_saves_and_goes_on, size, str(tmp_path), timeout_s=200)
+
+
+def clips_nothing(rank: int, folder: str) -> None:
+    """The norm is for the log alone: the steps between are whole. The first model has a layer that is not used."""
+    for every, unused in ((3, {"ddp_find_unused_parameters": True}), (1, {})):
+        settings = {"max_grad_norm": 0.0, "save_strategy": "no", "logging_steps": every}
+        settings["gradient_accumulation_steps"] = 1
+        theirs = make(f"{folder}/theirs", autobyte=False, **settings | {"ddp_find_unused_parameters": bool(unused)})
+        ours = make(f"{folder}/ours", autobyte=True, **settings | unused)
+        for trainer in (ours, theirs) if unused else ():
+            trainer.model.spare = nn.Linear(3, 3)
+            for parameter in trainer.model.spare.parameters():
+                nn.init.ones_(parameter)
+        for trainer in (theirs, ours):
+            trainer.train()
+        logged = outcome(ours)[1]
+        assert len(logged) == STEPS // every
+        assert_alike((outcome(ours)[0], []), (outcome(theirs)[0], []), clipped=False)
+        assert logged == pytest.approx(outcome(theirs)[1], rel=1e-4)
+        assert ours.optimizer.optimizer.training.exchange.halved == (every == 1)
+        assert ours.optimizer.optimizer._mode._may_wait
+        ours.optimizer.optimizer.close()
+
+
+def test_nothing_waits_for_a_norm_that_is_not_logged(tmp_path: Path) -> None:
+    on_ranks(clips_nothing, 2, str(tmp_path), timeout_s=200)
 
 
 def looks_at_everything(rank: int, folder: str) -> list[str]:

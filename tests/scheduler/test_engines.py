@@ -91,7 +91,7 @@ class TestParameterServer(EngineContract):
 class BothHalves(Engine):
     """Moves a block by its reduce-scatter and, when that is over, its all-gather."""
 
-    def __init__(self, halves: Halves) -> None:
+    def __init__(self, halves: Engine) -> None:
         self._halves = halves
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
@@ -110,6 +110,15 @@ class BothHalves(Engine):
 
     def close(self) -> None:
         self._halves.close()
+
+
+class TestPushesAndPulls(TestParameterServer):
+    """Servers keep sums until they are asked for."""
+
+    sends_alone = False  # as `BothHalves` tells it: credit comes back with the pull
+
+    def connect(self, buffers: list[Buffers]) -> list[Engine]:
+        return [BothHalves(each) for each in super().connect(buffers)]
 
 
 class TestHalves(EngineContract):

@@ -19,7 +19,7 @@ from autobyte.errors import InputError
 from autobyte.job import Cluster, Gradients, Job, Model
 from autobyte.models import load, names
 from autobyte.scheduler.plan import CreditRule, Overlap, Plan
-from autobyte.scheduler.policies import POLICIES, check_ranges, check_sizes, make_plan
+from autobyte.scheduler.policies import POLICIES, check_ranges, check_sizes, label_of, make_plan
 from autobyte.scheduler.policies.ddp import BUCKETS, FIRST_BUCKET_BYTES
 from autobyte.simulator.steady import step_s
 from autobyte.units import KIB, MIB
@@ -227,6 +227,21 @@ def test_sizes_that_a_policy_does_not_have_are_refused(policy: str) -> None:
     check_sizes(space.default)
     check_sizes(Config(1, 1, policy))
     check_ranges(policy, space)
+
+
+@pytest.mark.parametrize(
+    ("config", "label"),
+    [
+        (Config(MIB, 4 * MIB), "⟨1 MiB, 4x⟩"),
+        (Config(4 * MIB, 4 * MIB, "usbyte", {"fusion": 1}), "⟨4 MiB, 1x, fusion=1⟩"),
+        (Config(MIB, MIB, "ddp"), "⟨1 MiB⟩"),
+        (Config(MIB, MIB, "horovod", {"cycle_ms": 1}), "⟨1 MiB, cycle_ms=1⟩"),
+        (Config(MIB, MIB, "fifo"), ""),
+        (Config(MIB, 2 * MIB, "of-another-package"), "⟨1 MiB, 2x⟩"),
+    ],
+)
+def test_a_label_has_the_sizes_that_its_policy_looks_at(config: Config, label: str) -> None:
+    assert label_of(config) == label
 
 
 def _refuses(check: Callable[..., None], *given: Any) -> bool:

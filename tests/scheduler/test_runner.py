@@ -289,6 +289,20 @@ def test_the_trace_says_when_a_block_was_ready_started_sent_and_done() -> None:
     assert (second.ready_s, second.start_s, second.sent_s, second.done_s) == (1.0, 1.0, 5.0, 8.0)
 
 
+def test_a_trace_begins_and_ends_between_two_steps() -> None:
+    """It has the blocks of the steps between, with the moments at which they were ready."""
+    rank, later = Rank(make_plan(4, 4)), Trace()
+    for step, trace in enumerate((None, later, None)):
+        rank.runner.record(trace)
+        for tensor in (1, 0):
+            rank.at(10.0 * step + 1, rank.runner.ready, tensor)
+        rank.at(10.0 * step + 5, rank.runner.end_step)
+        rank.engine.finish(0, 1)
+        assert rank.runner.tell()
+    assert rank.trace.blocks == []
+    assert [(block.step, block.block, block.ready_s) for block in later.blocks] == [(1, 0, 11.0), (1, 1, 11.0)]
+
+
 def test_a_fused_block_is_ready_with_its_last_tensor() -> None:
     job = make_job(1, 1, 1)
     rank = Rank(Plan(job, cut_and_fuse(job.gradients, 12)))

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -79,7 +80,7 @@ def test_all_of_it_runs(tmp_path: Path) -> None:
     check_steps(files["steps"])
     page = say(tmp_path, str(tmp_path), program="tables.py").stdout
     assert page.startswith("what rehearsal, card none: CPUs and gloo, torch")
-    for title in ("Profiles", "Links", "All-reduce", "Parity", "Waits", "Steps", "Sections"):
+    for title in ("Profiles", "Links", "All-reduce", "Parity", "Waits", "Steps", "Doctor", "Sections"):
         assert f"## {title}" in page
 
 
@@ -96,6 +97,9 @@ def check_steps(rows: list[dict[str, Any]]) -> None:
     """Every way is measured, and again what counts: of DDP the default and the fastest."""
     assert {row["engine"] for row in rows if row.get("scheduler") == "autobyte"} <= {"ordered", "allreduce", "ps"}
     assert [row["bound_s"] > 0 for row in rows if "bound_s" in row] == [True]
+    (doctor,) = [row["doctor"] for row in rows if "doctor" in row]
+    assert doctor["verdict"] in ("gain", "keep DDP", "unknown")
+    assert doctor["method"].startswith("AutoByte")
     first, again = ([row["arm"] for row in rows if row.get("repeat") == repeat] for repeat in (0, 1))
     ddp = [arm for arm in first if arm.startswith("DDP")]
     assert ddp[:5] == ["DDP default", "DDP 1 MiB", "DDP 4 MiB", "DDP 25 MiB", "DDP 100 MiB"]
@@ -117,6 +121,31 @@ def test_a_call_in_which_the_host_waits_counts_within_steps_alone(monkeypatch: p
     events += [("cudaStreamSynchronize", 2.0), ("cudaEventSynchronize", 3.5), ("cudaStreamSynchronize", 3.6)]
     found = module.waiting_calls(events, [(1.0, 2.0), (3.0, 4.0)])
     assert found == {"cudaStreamSynchronize": 2, "cudaEventSynchronize": 1}
+
+
+@pytest.mark.parametrize("rehearse", [True, False])
+def test_the_limits_of_all_sections_are_under_eight_minutes(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rehearse: bool
+) -> None:
+    """Whatever hangs, each section has its time; and what some leave, steps may take, and no more than that."""
+    now = [0.0]
+    monkeypatch.setattr(tool.time, "monotonic", lambda: now[0])
+    for part in (1.0, 0.5, 0.0):
+        now[0], granted = 0.0, dict[str, float]()
+        known = {"rehearse": rehearse, "hosts": 2, "limit_s": 470.0, "provenance": {"what": "rehearsal"}}
+        run = tool.Run(tmp_path, **known, began_s=0.0)
+        for section in run.sections():
+            work = partial(_work, now, granted, section.name, 1.0 if section.most_s else part)
+            assert run.attempt(tool.Section(section.name, section.limit_s, work, section.most_s)) == 0
+            assert granted[section.name] >= section.limit_s
+        assert now[0] <= 470.0
+        assert rehearse or (granted["steps resnet50"] > 110) is (part < 1)
+
+
+def _work(now: list[float], granted: dict[str, float], name: str, part: float, limit_s: float) -> None:
+    """Take a part of the time that a section is given."""
+    granted[name] = limit_s
+    now[0] += part * limit_s
 
 
 @needs_namespaces
@@ -162,6 +191,7 @@ def test_the_bench_runs_on_cpus(tmp_path: Path) -> None:
     methods = {row["method"]: row for row in cell["rows"]}
     assert {"compute", "DDP default, bf16", "DDP 1 MiB, bf16", "AutoByte, bf16"} <= methods.keys()
     assert methods["AutoByte, bf16"]["over_bound"] > 0
+    assert (cell["doctor"]["measured_gain"], cell["doctor"]["right"]) == (None, None)  # of bf16 it says nothing
     assert [row["arm"] for row in records(tmp_path, "small-cnn-1000Mbit") if "arm" in row] == [*methods]
 
 

@@ -1,5 +1,9 @@
 """Arguments that cannot be used are one line."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from tuned import adam, make_model
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
+from autobyte.torch.arguments import ALONE_S, rank_0_speaks
 
 
 @pytest.mark.parametrize(
@@ -90,3 +95,40 @@ def _wrong_arguments(rank: int) -> None:
     with pytest.raises(InputError, match="wrapped already"):
         ab.DistributedOptimizer(wrapped, module)
     wrapped.close()
+
+
+WRONG = """
+import sys
+import torch
+import torch.distributed as dist
+import autobyte.torch as ab
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(2, 2)
+ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, **{sys.argv[1]: sys.argv[2]})
+"""
+
+
+@pytest.mark.parametrize("argument", [("policy", "horovot"), ("engine", "alreduce")])
+def test_under_torchrun_rank_0_alone_says_what_is_wrong(argument: tuple[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "wrong.py"
+    script.write_text(WRONG)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script)]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [*command, *argument], env=environ, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.count(f"unknown {argument[0]} '{argument[1]}'; did you mean '") == 1
+
+
+def test_a_rank_that_is_wrong_alone_says_so_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    for rank, launched in (("1", False), ("0", True), ("1", True)):
+        monkeypatch.setenv("RANK", rank)
+        if launched:
+            monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+        with pytest.raises(InputError, match="a mistake"), rank_0_speaks():
+            raise InputError("a mistake")
+    assert waited == [ALONE_S]

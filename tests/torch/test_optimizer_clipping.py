@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def story(
         optimizer.step()
     if isinstance(optimizer, ab.DistributedOptimizer):
         parameters = parameters_of(module, optimizer)
-        assert optimizer.training.exchange.halved == (keywords.get("engine") != "ps"), "nothing crosses the step"
+        assert optimizer.training.exchange.halved, "nothing crosses the step"
         optimizer.close()
     else:
         parameters = parameters_of(module, optimizer)
@@ -80,13 +81,31 @@ def _nothing_clipped(rank: int) -> None:
     assert_equal(story(with_ab, rank, 1e9, 2.0)[0], story(with_ddp, rank, 1e9, 2.0)[0])
 
 
-def test_averages_travel_beside_the_next_forward_pass() -> None:
-    on_ranks(_cross, 2)
+@pytest.mark.parametrize("size", [1, 2])
+def test_parameters_are_those_of_ddp_with_servers_that_do_not_train(size: int) -> None:
+    on_ranks(_served, 2 + size)
 
 
-def _cross(rank: int) -> None:
+def _served(rank: int) -> None:
+    workers = torch.distributed.new_group([0, 1])
+    if rank > 1:
+        for _ in NORMS:
+            ab.serve(list(range(2, torch.distributed.get_world_size())))
+        return
+    served = {"engine": "ps", "servers": list(range(2, torch.distributed.get_world_size())), "process_group": workers}
+    for kind, limit in NORMS:
+        theirs = story(with_ddp, rank, limit, kind, process_group=workers)
+        close_to(story(with_ab, rank, limit, kind, **served), theirs)
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_averages_travel_beside_the_next_forward_pass(engine: str) -> None:
+    on_ranks(_cross, 2, engine)
+
+
+def _cross(rank: int, engine: str) -> None:
     module = make_mlp()
-    _, optimizer = with_ab(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    _, optimizer = with_ab(module, torch.optim.SGD(module.parameters(), lr=0.1), engine=engine)
     for step in range(4):
         optimizer.zero_grad()
         module(rows(rank, step, 5, 12)).square().mean().backward()
@@ -118,16 +137,19 @@ def _values(rank: int, engine: str) -> None:
     close_to((told(with_ab, engine=engine), []), (told(with_ddp), []))
 
 
-def test_ways_of_training_that_clip_are_as_with_ddp() -> None:
-    on_ranks(_ways, 2)
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_ways_of_training_that_clip_are_as_with_ddp(engine: str) -> None:
+    on_ranks(_ways, 2, engine)
 
 
-def _ways(rank: int) -> None:
+def _ways(rank: int, engine: str) -> None:
     """Accumulation, steps that are given up, gradients that are looked at, and a model of which a part is unused."""
 
     def told(wrap: Any, way: str) -> list[Tensor]:
         module = make_mlp()
-        keywords = {"accumulation": 3} if way == "accumulation" and wrap is with_ab else {}
+        keywords: dict[str, Any] = {"engine": engine} if wrap is with_ab else {}
+        if way == "accumulation" and wrap is with_ab:
+            keywords["accumulation"] = 3
         if way == "fp16" and wrap is with_ab:
             keywords["wire_dtype"] = "fp16"
         if way == "no crossing" and wrap is with_ab:
@@ -164,11 +186,12 @@ def _ways(rank: int) -> None:
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-3)
 
 
-def test_norms_that_are_not_finite_are_as_with_torch() -> None:
-    on_ranks(_not_finite, 2)
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_norms_that_are_not_finite_are_as_with_torch(engine: str) -> None:
+    on_ranks(_not_finite, 2, engine)
 
 
-def _not_finite(rank: int) -> None:
+def _not_finite(rank: int, engine: str) -> None:
     for bad in (math.inf, math.nan):
 
         def told(wrap: Any, bad: float = bad) -> list[Any]:
@@ -193,25 +216,30 @@ def _not_finite(rank: int) -> None:
             outcomes.append([bool(tensor.isnan().all()) for tensor in parameters_of(module, optimizer)])
             return outcomes
 
-        ours, theirs = told(with_ab), told(with_ddp)
+        ours, theirs = told(partial(with_ab, engine=engine)), told(with_ddp)
         assert [str(each) for each in ours[3:4]] == [str(each) for each in theirs[3:4]]
         assert ours[-2:] == theirs[-2:]
         assert [each.expected for each in ours[:3]] == theirs[:3]
 
 
-def test_ranks_whose_inputs_have_ended_take_part() -> None:
-    on_ranks(_joined, 3)
+@pytest.mark.parametrize(("engine", "first"), [("allreduce", 0), ("ps", 0), ("allreduce", 7)])
+def test_ranks_whose_inputs_have_ended_take_part(engine: str, first: int) -> None:
+    """Where clipping begins when some of them have ended, halves begin when all are back."""
+    on_ranks(_joined, 3, engine, first)
 
 
-def _joined(rank: int) -> None:
+def _joined(rank: int, engine: str, first: int) -> None:
     module = make_mlp()
-    _, optimizer = with_ab(module, torch.optim.SGD(module.parameters(), lr=0.1))
-    with Join([optimizer]):
-        for step in range(6 + 2 * rank):
-            optimizer.zero_grad()
-            module(rows(rank, step, 5, 12)).square().mean().backward()
-            optimizer.clip_grad_norm_(0.05)
-            optimizer.step()
+    _, optimizer = with_ab(module, torch.optim.SGD(module.parameters(), lr=0.1), engine=engine)
+    for epoch in range(2 if first else 1):
+        with Join([optimizer]):
+            for step in range(6 + 2 * rank):
+                optimizer.zero_grad()
+                module(rows(rank, step, 5, 12)).square().mean().backward()
+                if step >= first or epoch:
+                    optimizer.clip_grad_norm_(0.05, 1.0 if step == 8 else 2.0)
+                optimizer.step()
+        assert optimizer.training.exchange.halved == (not first or epoch == 1)
     flat = torch.cat([p.detach().flatten() for p in module.parameters()])
     rows_ = [torch.empty_like(flat) for _ in range(3)]
     torch.distributed.all_gather(rows_, flat)
@@ -265,16 +293,16 @@ def _joined_and_changed(rank: int) -> None:
     optimizer.close()
 
 
-@pytest.mark.parametrize("late", [0, 3])
-def test_ranks_must_clip_alike(late: int) -> None:
-    said = on_ranks(_some_clip, 2, late)
+@pytest.mark.parametrize(("late", "engine"), [(0, "allreduce"), (3, "allreduce"), (3, "ps")])
+def test_ranks_must_clip_alike(late: int, engine: str) -> None:
+    said = on_ranks(_some_clip, 2, late, engine)
     assert "1 of 2 ranks called clip_grad_norm_(), the others did not" in said[0]
     assert said[1].startswith("rank 1, step "), "it hears that rank 0 has ended, or finds out itself"
 
 
-def _some_clip(rank: int, late: int) -> str:
+def _some_clip(rank: int, late: int, engine: str) -> str:
     module = make_mlp()
-    _, optimizer = with_ab(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    _, optimizer = with_ab(module, torch.optim.SGD(module.parameters(), lr=0.1), engine=engine)
     try:
         for step in range(8):
             optimizer.zero_grad()
@@ -354,7 +382,14 @@ def test_a_single_process_clips_by_itself() -> None:
     assert_equal([p.grad for p in module.parameters()], [p.grad for p in other.parameters()])
 
 
-@pytest.mark.parametrize("chooser", [{"tuner": "random", "budget": 3, "config": SMALL}, {"policy": "auto"}])
+@pytest.mark.parametrize(
+    "chooser",
+    [
+        {"tuner": "random", "budget": 3, "config": SMALL},
+        {"tuner": "random", "budget": 3, "config": SMALL, "engine": "ps"},
+        {"policy": "auto"},
+    ],
+)
 def test_configs_are_searched_for_while_gradients_are_clipped(chooser: dict[str, Any]) -> None:
     on_ranks(_searched, 2, chooser)
 
@@ -415,25 +450,45 @@ def _led(rank: int) -> None:
     close_to(story(with_ab, rank, 0.05, 2.0, order="leader"), story(with_ddp, rank, 0.05, 2.0))
 
 
-def test_scaled_gradients_are_unscaled_and_clipped() -> None:
-    on_ranks(_scaled, 2)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scaled_gradients_are_unscaled_and_clipped(engine: str) -> None:
+    on_ranks(_scaled, 2, engine)
 
 
-def _scaled(rank: int) -> None:
-    def told(wrap: Any) -> tuple[list[Tensor], list[float]]:
+def _scaled(rank: int, engine: str) -> None:
+    """In one pass, while the next forward pass goes on; an overflow on one rank skips the step on all."""
+
+    def told(wrap: Any, way: str) -> tuple[list[Tensor], list[float]]:
         module = make_mlp()
         model, optimizer = wrap(module, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
-        scales = []
-        for step in range(STEPS):
+        seen = []
+        for step in range(STEPS + 2):
             optimizer.zero_grad()
             loss = model(rows(rank, step, 5, 12)).square().mean()
             scaler.scale(loss * (math.inf if (step, rank) == (4, 1) else 1.0)).backward()
-            scaler.unscale_(optimizer)
-            clip_norm(module, optimizer, 0.05, 2.0)
+            if way != "plain" or step % 3 == 0:
+                scaler.unscale_(optimizer)
+            if way == "looked at" and isinstance(optimizer, ab.DistributedOptimizer):
+                optimizer.synchronize()
+            if way == "looked at":
+                seen.append(float(nn.utils.get_total_norm([p.grad for p in module.parameters()])))
+            if way == "values" and step % 2:
+                clip_value(module, optimizer, 0.004)
+            elif way != "plain" or step % 3 == 0:
+                seen.append(float(clip_norm(module, optimizer, 0.05, 1.0 if way == "norms" and step > 6 else 2.0)))
+            if way == "twice":
+                seen.append(float(clip_norm(module, optimizer, 0.02, 2.0)))
             scaler.step(optimizer)
             scaler.update()
-            scales.append(scaler.get_scale())
-        return parameters_of(module, optimizer), scales
+            seen.append(scaler.get_scale())
+            if way == "clipped" and isinstance(optimizer, ab.DistributedOptimizer):
+                due = optimizer._mode._updates._due
+                assert bool(due) == (step not in (0, 4)), f"step {step}: layers whose update is due: {due}"
+        finite = [value if math.isfinite(value) else -1.0 for value in seen]
+        return parameters_of(module, optimizer), finite
 
-    close_to(told(with_ab), told(with_ddp))
+    for way in ("clipped", "plain", "looked at", "values", "norms", "twice"):
+        ours, theirs = told(partial(with_ab, engine=engine), way), told(with_ddp, way)
+        close_to(ours, theirs)
+        assert ours[1].count(4.0) == theirs[1].count(4.0)

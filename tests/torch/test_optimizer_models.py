@@ -443,7 +443,9 @@ def _timed_no_more(rank: int, begin: int) -> None:
     else:
         assert times is None
     assert lines == (
-        [] if begin or rank else ["the model is compiled: nothing is planned or tuned, and on_window= hears nothing"]
+        []
+        if begin or rank
+        else ["the model is compiled: nothing is planned or tuned, and on_window= and log_to= hear nothing"]
     )
     report = optimizer.report()
     assert report is not None and report.unmeasured.startswith(

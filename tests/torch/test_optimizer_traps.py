@@ -1,8 +1,10 @@
 """What users do around a wrapped optimizer that it cannot see; each once trained wrong parameters, or could have."""
 
 import atexit
+import contextlib
 import copy
 import os
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -141,6 +143,64 @@ def _searched(rank: int) -> None:
 
         optimizer.step(closure)
     same_on_all(parameters_of(model, optimizer))
+
+
+@pytest.mark.parametrize("where", ["before backward", "after backward"])
+def test_a_loop_goes_on_after_a_closure_that_raised_on_all_ranks(where: str) -> None:
+    on_ranks(_raised, 2, where)
+
+
+def _raised(rank: int, where: str) -> None:
+    def told(wrap: Any) -> list[Tensor]:
+        module = make_mlp()
+        model, optimizer = wrap(module, sgd(module))
+        for step in range(6):
+
+            def closure(step: int = step) -> Tensor:
+                optimizer.zero_grad()
+                loss = model(rows(rank, step, 5, 12)).square().mean()
+                if step == 3 and where == "before backward":
+                    raise ZeroDivisionError
+                loss.backward()
+                if step == 3:
+                    raise ZeroDivisionError
+                return loss
+
+            with contextlib.suppress(ZeroDivisionError):
+                optimizer.step(closure)
+        return parameters_of(module, optimizer)
+
+    assert_equal(told(with_ab), told(with_ddp))
+
+
+def test_a_closure_that_raises_on_one_rank_ends_the_others_in_words() -> None:
+    going, raised = on_ranks(_raises_on_one, 2)
+    assert raised.startswith("ZeroDivisionError")
+    assert going.startswith("rank 0, step "), "it hears that rank 1 has ended, or finds out itself"
+    assert "1 of 2 ranks left out a step that others took" in going + raised
+
+
+def _raises_on_one(rank: int) -> str:
+    model = make_mlp()
+    optimizer = ab.DistributedOptimizer(sgd(model), model, timeout=timedelta(seconds=10))
+    said = ""
+    for step in range(6):
+
+        def closure(step: int = step) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(rows(rank, step, 5, 12)).square().mean()
+            loss.backward()
+            if step == 3 and rank == 1:
+                raise ZeroDivisionError
+            return loss
+
+        try:
+            optimizer.step(closure)
+        except ZeroDivisionError:
+            said = "ZeroDivisionError"
+        except ab.CommunicationError as error:
+            return said + str(error)
+    return said
 
 
 @pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])

@@ -32,6 +32,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 from autobyte.bench.networks import SMALL, SPECS  # noqa: E402
 from autobyte.bench.real import RealCell, told  # noqa: E402
 from autobyte.bench.records import Records, provenance, say  # noqa: E402
+from autobyte.bench.verdict import add_verdicts  # noqa: E402
 from autobyte.errors import AutoByteError, InputError  # noqa: E402
 from autobyte.testbed import Testbed, TestbedError  # noqa: E402
 from autobyte.testbed.rig import STALL_S, Rig  # noqa: E402
@@ -40,6 +41,7 @@ from autobyte.units import KIB  # noqa: E402
 
 COMMITTED = ROOT / "docs" / "data" / "gpu"
 NO_GPU = 3
+VERDICT_S = 10.0  # for doctor to think about what was measured
 GBIT = 1.25e8  # bytes/s
 Spec = dict[str, Any]
 
@@ -58,11 +60,13 @@ class Section:
         name: of the section; its first word is that of its file of records.
         limit_s: after which it is ended.
         run: does it; given the rest of its time (s).
+        most_s: the same, where those before it have left some of their time.
     """
 
     name: str
     limit_s: float
     run: Callable[[float], None]
+    most_s: float = 0.0
 
 
 @dataclass
@@ -83,6 +87,7 @@ class Run:
     limit_s: float
     provenance: dict[str, str]
     began_s: float = field(default_factory=time.monotonic)
+    spare_s: float = 0.0
 
     @property
     def left_s(self) -> float:
@@ -90,7 +95,7 @@ class Run:
         return self.began_s + self.limit_s - time.monotonic()
 
     def sections(self) -> list[Section]:
-        """What is done, what is worth most first; steps get what the others leave."""
+        """What is done, what is worth most first; steps get what the others leave. All limits together fit."""
         if self.rehearse:
             return [
                 Section("profiles", 80, self.profiles),
@@ -101,14 +106,14 @@ class Run:
                 Section("steps cnn", 120, self.steps("cnn", 1.0, REHEARSED)),
             ]
         return [
-            Section("profiles", 80, self.profiles),
-            Section("blocks 5", 40, self.blocks(5.0)),
-            Section("blocks 10", 40, self.blocks(10.0)),
-            Section("parity 2", 50, self.parity(2)),
-            Section("parity 4", 50, self.parity(4)),
-            Section("waits", 40, self.waits),
-            Section("steps resnet50", 170, self.steps("resnet50", 5.0, RESNET50)),
-            Section("steps gpt2", 170, self.steps("gpt2", 10.0, GPT2)),
+            Section("profiles", 70, self.profiles),
+            Section("blocks 5", 35, self.blocks(5.0)),
+            Section("blocks 10", 30, self.blocks(10.0)),
+            Section("parity 2", 40, self.parity(2)),
+            Section("parity 4", 40, self.parity(4)),
+            Section("waits", 35, self.waits),
+            Section("steps resnet50", 110, self.steps("resnet50", 5.0, RESNET50), most_s=170),
+            Section("steps gpt2", 110, self.steps("gpt2", 10.0, GPT2), most_s=170),
         ]
 
     def profiles(self, limit_s: float) -> None:
@@ -148,7 +153,14 @@ class Run:
 
     def steps(self, name: str, gbit: float, cell: RealCell) -> Callable[[float], None]:
         """Steps of a model."""
-        return lambda limit_s: self.launch(f"steps {name}", gbit, limit_s, cell.spec())
+
+        def run(limit_s: float) -> None:
+            try:
+                self.launch(f"steps {name}", gbit, max(1.0, limit_s - VERDICT_S), cell.spec())
+            finally:
+                add_verdicts(self.file("steps"))
+
+        return run
 
     def launch(self, section: str, gbit: float, limit_s: float, spec: Spec, *, hosts: int | None = None) -> None:
         """Run a section's ranks on shaped links, with an MPS of their own."""
@@ -209,8 +221,9 @@ class Run:
             path.write_text("".join(kept))
 
     def attempt(self, section: Section) -> int:
-        """Run one section, and record how it went; 1 if it failed."""
-        limit_s = min(section.limit_s, self.left_s)
+        """Run one section, and record how it went; 1 if it failed. The time that it leaves, later ones may have."""
+        own_s = max(section.limit_s, min(section.most_s, section.limit_s + self.spare_s))
+        limit_s = min(own_s, self.left_s)
         began_s, status, why = time.monotonic(), 0, ""
         say(f"{section.name}: at most {limit_s:.0f} s of {self.left_s:.0f} s")
         try:
@@ -220,6 +233,7 @@ class Run:
         except (AutoByteError, OSError, subprocess.SubprocessError) as error:
             status, why = 1, str(error)
         took_s = time.monotonic() - began_s
+        self.spare_s = max(0.0, self.spare_s + section.limit_s - took_s)
         self.records(section.name, file="sections").add(took_s=round(took_s, 1), failed=bool(status), why=why)
         say(f"{section.name}: {'failed' if status else 'done'} after {took_s:.0f} s {why}".rstrip())
         return status

@@ -122,6 +122,21 @@ def steps(rows: Sequence[Row]) -> str:
     return _markdown(["job", "wire ÷ compute", "arm", "steps", "median, ms", "over DDP's best"], body)
 
 
+def verdicts(rows: Sequence[Row]) -> str:
+    """What doctor expected of each job, and what was measured."""
+    body = []
+    for row in rows:
+        if (doctor := row.get("doctor")) is None:
+            continue
+        what = f"{row['model']}, batch {row['batch']}, {_gbit(row['rate'])} Gbit/s"
+        gains = (doctor["expected_gain"], doctor["measured_gain"])
+        shown = ["–" if gain is None else f"{100 * gain:.0f} %" for gain in gains]
+        right = {None: "–", True: "yes", False: "no"}[doctor["right"]]
+        body.append([what, doctor["verdict"], *shown, doctor["method"] or "–", right])
+    head = ["job", "doctor says", "gain it expects", "gain measured", "by", "right"]
+    return _markdown(head, body)
+
+
 def sections(rows: Sequence[Row]) -> str:
     """How long sections took, and what failed."""
     body = [[row["section"], f"{row['took_s']:.0f}", row["why"] if row["failed"] else "done"] for row in rows]
@@ -135,6 +150,7 @@ TABLES = (
     ("Parity", "parity", parity),
     ("Waits", "waits", waits),
     ("Steps", "steps", steps),
+    ("Doctor", "steps", verdicts),
     ("Sections", "sections", sections),
 )
 

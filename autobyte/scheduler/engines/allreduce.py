@@ -15,8 +15,11 @@ from autobyte.internals import hang_up
 from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.labels import shown
+from autobyte.scheduler.engines.streams import are_working
 
 ENDING_S = 1.0  # that callbacks may take when the process ends
+LEAVING_S = 0.05  # in which a thread that has done its last callback leaves PyTorch
 PARTING_S = 2.0  # that blocks under way are waited for: calling back while the interpreter ends aborts the process
 
 
@@ -37,7 +40,7 @@ class AllReduce(Engine):
         self._backend = backend
         self.halves: Engine | None = None
         self._options = dist.AllreduceOptions()
-        self.flying = 0  # blocks whose callbacks have not come
+        self.flying = 0  # blocks whose callbacks are not over
         _engines.add(self)
         self._lock = threading.Lock()
 
@@ -47,6 +50,7 @@ class AllReduce(Engine):
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
         """Issue the collective; its future calls back from one of gloo's threads."""
+        done = shown(block, self.names, done)
         if block.op is not Collective.ALL_REDUCE:
             assert self.halves is not None, "a plan with halves needs an engine for them"
             self.halves.start(block, sent, done)
@@ -54,6 +58,26 @@ class AllReduce(Engine):
         self._count(1)
         work = self._backend.allreduce([self._buffers.take(block)], self._options)
         work.get_future().then(self._finish(block, sent, done))
+
+    def add(self, tensor: Tensor, over: Callable[[Exception | None], None]) -> None:
+        """Sum a tensor that is no block, in place.
+
+        Args:
+            tensor: contiguous.
+            over: is called from one of gloo's threads with what has gone wrong, None if nothing has.
+        """
+
+        def called(future: torch.futures.Future[list[Tensor]]) -> None:
+            self._count(-1)
+            try:
+                future.value()
+            except Exception as error:  # whatever the network did
+                over(error)
+            else:
+                over(None)
+
+        self._count(1)
+        self._backend.allreduce([tensor], self._options).get_future().then(called)
 
     def close(self) -> None:
         """Let gloo's threads end: one that still holds a callback when the interpreter ends aborts the process."""
@@ -72,31 +96,45 @@ class AllReduce(Engine):
 
     def _finish(self, block: Block, sent: Sent, done: Done) -> Callable[[torch.futures.Future[list[Tensor]]], None]:
         def over(future: torch.futures.Future[list[Tensor]]) -> None:
-            self._count(-1)
             try:
-                future.value()
-                self._buffers.give(block)
-            except Exception as error:  # whatever the network did: the runner tells the training thread
-                done(block, error)
-                return
-            sent(block)
-            done(block, None)
+                self._pass(future, block, sent, done)
+            finally:
+                self._count(-1)
 
         return over
 
+    def _pass(self, future: torch.futures.Future[list[Tensor]], block: Block, sent: Sent, done: Done) -> None:
+        """Say what has become of a block."""
+        try:
+            future.value()
+            self._buffers.give(block)
+        except Exception as error:  # whatever the network did: the runner tells the training thread
+            done(block, error)
+            return
+        sent(block)
+        done(block, None)
+
 
 #: Backends whose destructor would wait, until gloo's timeout, for something that may never end: for peers that are
-#: gone, say. They stay until the process ends.
+#: gone, say. They stay until the process ends, and so does what is under way there.
 abandoned: list[Any] = []
 _engines: "weakref.WeakSet[AllReduce]" = weakref.WeakSet()
 
 
 @atexit.register
 def end() -> None:
-    """Have everything that is still under way fail now: a callback while the interpreter ends crashes the process."""
-    if not abandoned and not any(engine.flying for engine in list(_engines)):
+    """Have everything that is still under way fail now: a callback while the interpreter ends crashes the process.
+
+    So does a thread of streams in host memory that comes back from gloo.
+    """
+    if not abandoned and not _is_under_way():
         return
     hang_up(gloo=True)
     until_s = time.monotonic() + ENDING_S
-    while any(engine.flying for engine in list(_engines)) and time.monotonic() < until_s:
+    while _is_under_way() and time.monotonic() < until_s:
         time.sleep(0.01)
+    time.sleep(LEAVING_S)
+
+
+def _is_under_way() -> bool:
+    return any(engine.flying for engine in list(_engines)) or are_working()

@@ -1,7 +1,7 @@
 """The interface of engines, which move blocks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from autobyte.scheduler.block import Block
@@ -31,7 +31,12 @@ Timed = Callable[[Moments], None]
 
 
 class Engine(ABC):
-    """Moves one block at a time; blocks are started in the order in which they must travel."""
+    """Moves one block at a time; blocks are started in the order in which they must travel.
+
+    `names` gives the names of tensors, for the trace of a profiler.
+    """
+
+    names: Callable[[], Sequence[str]] = tuple
 
     @abstractmethod
     def start(self, block: Block, sent: Sent, done: Done) -> None:
@@ -55,6 +60,9 @@ class Engine(ABC):
             timed: is told; from any thread, block by block, and never of a block that fails on the device.
         """
         timed(seen)
+
+    def tell(self) -> None:  # noqa: B027 - an engine without a device has told all
+        """Tell what `time` has not told yet and is known by now."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """What of the gradients travels in a block: views where that is possible, staging where blocks fuse or compress."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -46,11 +46,17 @@ class Buffers:
         self.shares = Shares()
         self._complete: list[Event | None] = [None] * tensors  # when a gradient is complete
         self._arrived: list[Event | None] = [None] * tensors  # when the last of its blocks so far is in place
+        self._latest: Event | None = None  # when the sums of the block that came last are in place
         self._arrivals = 0  # blocks whose arrival was said so far
         self._seen = 0, 0  # then all sums of so many tensors were seen to be in place
 
-    def put(self, tensor: int, gradient: Tensor) -> None:
+    def put(self, tensor: int, gradient: Tensor, *, marked: bool = True) -> None:
         """Say where a gradient lies. It is averaged and summed in place.
+
+        Args:
+            tensor: whose it is.
+            gradient: complete, as soon as the device has done what it was given.
+            marked: whether to mark that moment now, and not with others in `mark`.
 
         Raises:
             InputError: it is sparse, or its elements do not lie next to each other.
@@ -62,8 +68,17 @@ class Buffers:
             for staging in self._staging.values():
                 staging.places = []
         self._gradients[tensor] = put
+        if marked:
+            self.mark([tensor])
+
+    def mark(self, tensors: Sequence[int]) -> None:
+        """Say that gradients are complete, as soon as the device has done what it was given."""
         if self.streams is not None:
-            self._complete[tensor] = self.streams.mark(put)
+            event = self.streams.mark(
+                [each for each in map(self._gradients.__getitem__, tensors) if each is not None]
+            )
+            for tensor in tensors:
+                self._complete[tensor] = event
 
     @property
     def averages(self) -> bool:
@@ -76,10 +91,12 @@ class Buffers:
 
     def complete(self, block: Block) -> list[Event]:
         """When the gradients of a block are complete."""
-        return [event for segment in block.segments if (event := self._complete[segment.tensor]) is not None]
+        events = dict.fromkeys(self._complete[segment.tensor] for segment in block.segments)
+        return [event for event in events if event is not None]
 
     def arrive(self, block: Block, event: Event) -> None:
         """Say when the sums of a block will be in place; blocks come in the order in which they will be."""
+        self._latest = event
         for segment in block.segments:
             self._arrived[segment.tensor] = event
         self._arrivals += 1
@@ -95,6 +112,18 @@ class Buffers:
             first += 1
         self._seen = arrivals, first
         return first == len(self._arrived)
+
+    def whole_later(self) -> Callable[[], bool]:
+        """What tells whether all sums that were on their way by now are in place, whatever follows; nobody waits."""
+        latest = self._latest
+
+        def over() -> bool:
+            try:
+                return latest is None or latest.is_over()
+            except Exception:  # of the network: told to whoever waits
+                return False
+
+        return over
 
     def arrived(self, tensors: Iterable[int]) -> bool:
         """Whether sums that are on their way are in place; nobody waits. Those that failed never are."""
@@ -120,6 +149,11 @@ class Buffers:
         """Let go of staging: blocks are cut in another way from now on, and none is under way."""
         self._staging.clear()
 
+    def release(self) -> None:
+        """Let go of gradients and staging: others have them from now on."""
+        self.recut()
+        self._gradients = [None] * len(self._gradients)
+
     @property
     def staged_bytes(self) -> int:
         """Memory that staging takes, beside the gradients."""
@@ -127,7 +161,7 @@ class Buffers:
 
     def take(self, block: Block) -> Tensor:
         """The flat tensor that travels for a block, averaged."""
-        pieces = self._pieces(block)
+        pieces = self.pieces(block)
         if self._is_staged(pieces):
             staging = self._staged(block, pieces)
             travelling = staging.room
@@ -141,24 +175,22 @@ class Buffers:
 
     def room(self, block: Block) -> Tensor:
         """Where a block's sums are to be put before `give`: nothing is packed, nothing averaged."""
-        pieces = self._pieces(block)
+        pieces = self.pieces(block)
         return self._staged(block, pieces).room if self._is_staged(pieces) else pieces[0].view(-1)
 
     def give(self, block: Block) -> None:
         """Put what has travelled back into the gradients."""
         if block.index not in self._staging:
             return
-        pieces = self._pieces(block)
+        pieces = self.pieces(block)
         if self._is_staged(pieces):
             copy_each(pieces, self._staged(block, pieces).places)
 
     def pieces(self, block: Block) -> list[Tensor]:
-        """The parts of gradients that a block holds, flat."""
-        return [piece.view(-1) for piece in self._pieces(block)]
-
-    def _pieces(self, block: Block) -> list[Tensor]:
         """The parts of gradients that a block holds; a whole gradient has its shape."""
-        gradients, pieces = self._gradients, []
+        gradients, pieces, staging = self._gradients, list[Tensor](), self._staging.get(block.index)
+        if staging is not None and staging.block is block and staging.whole:
+            return [gradients[tensor] for tensor in staging.whole]  # type: ignore[misc]  # all were put
         for segment in block.segments:
             gradient = gradients[segment.tensor]
             assert gradient is not None, f"tensor {segment.tensor} travels before it was put"
@@ -176,6 +208,8 @@ class Buffers:
             room = torch.empty(sum(piece.numel() for piece in pieces), dtype=dtype, device=pieces[0].device)
             staging = self._staging[block.index] = _Staging(block, room)
         if not staging.places:
+            whole = (piece is self._gradients[at.tensor] for piece, at in zip(pieces, block.segments, strict=True))
+            staging.whole = [segment.tensor for segment in block.segments] if all(whole) else []
             parts = torch.split_with_sizes(staging.room, [piece.numel() for piece in pieces])
             staging.places = [part.view(piece.shape) for part, piece in zip(parts, pieces, strict=True)]
         return staging
@@ -189,11 +223,13 @@ class _Staging:
         block: that is packed.
         room: what travels, shape [numel].
         places: views of `room`, one for each segment, in the shapes of the pieces; none where these have changed.
+        whole: the tensors, where the block holds each as a whole.
     """
 
     block: Block
     room: Tensor
     places: list[Tensor] = field(default_factory=list)
+    whole: list[int] = field(default_factory=list)
 
 
 def flat(gradient: Tensor) -> Tensor:

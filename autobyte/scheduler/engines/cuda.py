@@ -27,7 +27,7 @@ class CudaStreams(Streams):
         self.error: Exception | None = None  # why what is awaited will not come
         self.unused: list[torch.cuda.Event] = []  # to be recorded again
 
-    def mark(self, written: Tensor | None = None) -> Event:
+    def mark(self, written: Iterable[Tensor] = ()) -> Event:
         """Record an event on the current stream of the thread that calls: in a hook, that of the backward pass."""
         return CudaEvent(torch.cuda.current_stream(self.device), self)
 

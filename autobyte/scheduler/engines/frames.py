@@ -4,12 +4,15 @@ A frame is a fixed header and raw bytes. Nothing that is received is ever interp
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import selectors
 import socket
 import struct
+import termios
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -18,9 +21,13 @@ from enum import IntEnum
 
 log = logging.getLogger("autobyte")
 
-HEADER = struct.Struct("!BBxxIII")  # kind, dtype, step, block, payload bytes
+HEADER = struct.Struct("!BBxxIIId")  # kind, dtype, step, block, payload bytes, a number
 LARGEST = 1 << 31  # bytes of any payload
 POLL_S = 0.2  # how often who waits for the end looks whether that has any use
+LOOK_S = 0.02  # how often who parts looks whether everything has reached the peers
+GRACE_S = (
+    1.0  # for their goodbye, once it has: a socket that is closed before takes from them what they have not read
+)
 
 
 class Kind(IntEnum):
@@ -32,6 +39,9 @@ class Kind(IntEnum):
     BYE = 4  # nothing more will come from here
     LOST = 5  # a worker (its rank stands for the block) is gone: what waits for it will not come
     PICK = 6  # the leader starts this block next
+    KEEP = 7  # a worker's part of a block, whose sum is sent when it is asked for; the number is p of its norm
+    NORM = 8  # the server keeps the sum of its part, and the number is the norm
+    PULL = 9  # a worker asks for a sum that is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,7 @@ class Head:
     step: int
     block: int
     nbytes: int
+    number: float = 0.0
 
 
 Place = Callable[["Connection", Head], memoryview]
@@ -90,7 +101,7 @@ class Connection:
 
     def queue(self, head: Head, payload: memoryview | None = None, *, urgent: bool = False) -> None:
         """Send a frame after those queued before; an urgent one before all that have not begun."""
-        packed = memoryview(HEADER.pack(head.kind, head.dtype, head.step, head.block, head.nbytes))
+        packed = memoryview(HEADER.pack(head.kind, head.dtype, head.step, head.block, head.nbytes, head.number))
         parts = [packed] if payload is None or not len(payload) else [packed, payload]
         (self._urgent if urgent else self._frames).append(parts)
 
@@ -98,6 +109,15 @@ class Connection:
     def waiting(self) -> bool:
         """Whether anything is left to send."""
         return bool(self._sending or self._urgent or self._frames)
+
+    @property
+    def delivered(self) -> bool:
+        """Whether all that was queued has reached the peer's host."""
+        if self.waiting:
+            return False
+        with contextlib.suppress(OSError, ValueError):  # the system does not tell, or the socket is closed
+            return not any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
+        return True
 
     def send(self) -> None:
         """Send what the socket takes."""
@@ -132,12 +152,12 @@ class Connection:
 
     def _complete(self, place: Place, taken: Taken) -> None:
         if self._head is None:
-            kind, dtype, step, block, nbytes = HEADER.unpack(self._header)
+            kind, dtype, step, block, nbytes, number = HEADER.unpack(self._header)
             if kind not in set(Kind):
                 raise ConnectionError(f"rank {self.peer} sent what is no frame")
             if nbytes > self.largest:
                 raise ConnectionError(f"rank {self.peer} sent a frame of {nbytes} bytes for {self.largest} at most")
-            self._head = Head(Kind(kind), dtype, step, block, nbytes)
+            self._head = Head(Kind(kind), dtype, step, block, nbytes, number)
             if nbytes:
                 self._target, self._filled = place(self, self._head), 0
                 return
@@ -173,6 +193,7 @@ class Loop:
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._parting = False  # nothing more will be asked to be sent
+        self._delivered_s: float | None = None  # when all of it was seen to have reached the peers
         self._following = False  # parts when all peers have
         self._thread = threading.Thread(target=self._run, name="autobyte-frames", daemon=True)
 
@@ -204,7 +225,10 @@ class Loop:
             self._selector.modify(connection.sock, events, connection)
 
     def close(self, timeout_s: float) -> None:
-        """Say goodbye, and end when everything queued is sent and every peer has said the same; or at the timeout."""
+        """Say goodbye, and end when everything queued has reached the peers; or at the timeout.
+
+        Peers that have not said goodbye a second later are busy with something else.
+        """
         self.do(self._part)
         self._thread.join(timeout_s)
         self.do(self._connections.clear)
@@ -262,7 +286,9 @@ class Loop:
                 self._part()
             if self._parting and not any(c.waiting for c in self._connections):
                 return False
-        for key, events in self._selector.select():
+        if self._parting and self._is_over():
+            return False
+        for key, events in self._selector.select(LOOK_S if self._parting else None):
             if key.data is None:
                 self._woken.recv(4096)
                 continue
@@ -271,6 +297,12 @@ class Loop:
             if events & selectors.EVENT_WRITE:
                 self.flush(key.data)
         return True
+
+    def _is_over(self) -> bool:
+        """Whether peers have what was sent, and time to say goodbye."""
+        if self._delivered_s is None and all(c.ended or c.delivered for c in self._connections):
+            self._delivered_s = time.monotonic()
+        return self._delivered_s is not None and time.monotonic() > self._delivered_s + GRACE_S
 
     def _receive(self, connection: Connection) -> None:
         try:

@@ -46,6 +46,10 @@ class Led(Engine):
         """Tell what the engine knows."""
         self._engine.time(block, seen, timed)
 
+    def tell(self) -> None:
+        """Have the engine tell what it knows by now."""
+        self._engine.tell()
+
     def close(self) -> None:
         """Part from the other ranks, and close the engine."""
         self._loop.close(timeout_s=0.1 if self._broken else 5.0)

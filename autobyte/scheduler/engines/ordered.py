@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,9 +15,9 @@ from autobyte.scheduler.block import Block, Collective
 from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.scheduler.engines.base import Done, Engine, Moments, Sent, Timed
 from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.labels import label
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.engines.timing import BlockEvents, DeviceTimes
-from autobyte.units import format_bytes
 
 
 class Ordered(Engine):
@@ -57,7 +57,6 @@ class Ordered(Engine):
             Collective.REDUCE_SCATTER: self._reduce_scatter,
             Collective.ALL_GATHER: self._all_gather,
         }
-        self.names: Callable[[], Sequence[str]] = lambda: ()  # of tensors, for a profiler
         self._times = DeviceTimes(self._streams.mark(), clock())
         self._events: dict[int, BlockEvents] = {}  # by block, until `time` is called
         self.under_way: deque[tuple[Block, Event]] = deque()  # oldest first; those that are over may still be in it
@@ -84,6 +83,10 @@ class Ordered(Engine):
     def time(self, block: Block, seen: Moments, timed: Timed) -> None:
         """Tell when a block travelled on the device, once that is over."""
         self._times.add(self._events.pop(block.index), seen, timed)
+
+    def tell(self) -> None:
+        """Tell of blocks that are over by now."""
+        self._times.read()
 
     def late(self) -> tuple[Block, Event] | None:
         """The oldest block that is not over, and the moment at which it will be; None if all are.
@@ -118,10 +121,10 @@ class Ordered(Engine):
 
     def _labelled(self, block: Block) -> Callable[[Block], None]:
         """What moves a block, so that a profiler shows it by its name."""
-        move, label = self._moves[block.op], _label(block, self.names())
+        move, name = self._moves[block.op], label(block, self.names())
 
         def labelled(block: Block) -> None:
-            with torch.profiler.record_function(label):
+            with torch.profiler.record_function(name):
                 move(block)
 
         return labelled
@@ -166,12 +169,3 @@ def _is_over(event: Event) -> bool:
         return event.is_over()
     except Exception:  # of the network: the block never will be
         return False
-
-
-def _label(block: Block, names: Sequence[str]) -> str:
-    """A block's name in a trace: its place in the plan, what it holds, and how much."""
-    tensors = list(dict.fromkeys(segment.tensor for segment in block.segments))
-    first = names[tensors[0]] if tensors[0] < len(names) else f"tensor {tensors[0]}"
-    held = first + (" …" if len(tensors) > 1 else "")
-    half = "" if block.op is Collective.ALL_REDUCE else f", {block.op.value}"
-    return f"autobyte block {block.index}{half}: {held} {format_bytes(block.nbytes)}"

@@ -3,8 +3,12 @@
 Servers only sum; workers update. A push returns its credit when the servers have it, whatever other workers do: if
 it came back with the pull, ranks that differ would wait for each other's credit. The sum of a block is taken in the
 order of ranks when all parts are in, so it does not depend on who was first.
+
+A push and its pull may be two blocks, a reduce-scatter and an all-gather. The push is done when all servers have
+summed, and they tell the norms of their sums; a sum is sent to a worker when its pull starts.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +17,15 @@ import torch
 from torch import Tensor
 
 from autobyte.job import ITEMSIZE
-from autobyte.scheduler.block import Block
+from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
+from autobyte.scheduler.engines.labels import shown
+from autobyte.scheduler.engines.shares import norm_of
 
 DTYPES = [getattr(torch, name) for name in ITEMSIZE]
-PARTING_S = 30.0  # others may be behind, and need what this process still sends
+PARTING_S = 30.0  # in which what others need must have been sent to them
 BROKEN_S = 2.0  # on a server that does not train: for telling the workers that one of them is gone
 STALE = 4096  # pushes without one of a size, after which no memory of that size is kept
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # what halves are summed in
@@ -34,7 +40,8 @@ class Flight:
     sent: Sent
     done: Done
     pushes: int  # that servers do not have yet
-    pulls: int  # parts whose sum is not here yet
+    pulls: int  # parts whose sum is not here yet, or of which it is not known that they are summed
+    norm_kind: float = math.nan  # p of the norm of the sums, where they are kept
 
 
 class ParameterServer(Engine):
@@ -65,7 +72,12 @@ class ParameterServer(Engine):
         self._to_server = {peer: c for (peer, role), c in connections.items() if role == "server"}
         self._to_worker = {peer: c for (peer, role), c in connections.items() if role == "worker"}
         self._flights: dict[int, Flight] = {}
+        self._places = {peer: place for place, peer in enumerate(self._servers)}
+        own = self._workers.index(rank) if rank in self._workers else len(self._servers)
+        self._counted = self._servers[own :: len(self._workers)]  # servers whose norms this worker adds up
         self._sums: dict[tuple[int, int], dict[int, Tensor]] = defaultdict(dict)  # parts, by (step, block) and worker
+        self._kept: dict[tuple[int, int], tuple[Tensor, set[int]]] = {}  # sums, and workers that will ask for them
+        self._pushed: dict[tuple[Segment, ...], tuple[int, int]] = {}  # (step, block) of what is to be pulled
         self._pool: dict[int, list[Tensor]] = defaultdict(list)  # memory that is free, by its bytes
         self._used: dict[int, int] = {}  # at which push each size was last asked for
         self._pushes = 0
@@ -76,11 +88,15 @@ class ParameterServer(Engine):
         self._loop.start([*self._to_server.values(), *self._to_worker.values()])
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
-        """Push a block's parts to their servers."""
+        """Push a block's parts to their servers, or pull what was pushed before."""
         assert self._buffers is not None
-        travelling = self._buffers.take(block)
+        pulls = block.op is Collective.ALL_GATHER
+        travelling = self._buffers.room(block) if pulls else self._buffers.take(block)
+        done = shown(block, self.names, done)
         flight = Flight(block, travelling, sent, done, len(self._servers), len(self._servers))
-        self._loop.do(lambda: self._push(flight))
+        if block.op is Collective.REDUCE_SCATTER and self._buffers.shares.kind is not None:
+            flight.norm_kind = self._buffers.shares.kind
+        self._loop.do(lambda: (self._pull if pulls else self._push)(flight))
 
     def close(self) -> None:
         """Send what others still wait for, and end."""
@@ -95,31 +111,53 @@ class ParameterServer(Engine):
         self._loop.join(lambda: self.broken is not None or over(), BROKEN_S)
 
     def _push(self, flight: Flight) -> None:
-        over = [server for server, connection in self._to_server.items() if connection.ended]
-        if over:
-            self._fail(ConnectionError(f"rank {over[0]} has ended its training"))
-        if self.broken is not None:
-            flight.done(flight.block, self.broken)
+        if not self._begin(flight, [connection.peer for connection in self._to_server.values() if connection.ended]):
             return
         index = flight.block.index
         step = self._steps[index] = self._steps[index] + 1
         self._flights[index] = flight
         code = DTYPES.index(flight.travelling.dtype)
-        for place, server in enumerate(self._servers):
-            part = self._part(flight.travelling, place)
+        kind = Kind.PUSH if flight.block.op is Collective.ALL_REDUCE else Kind.KEEP
+        for server in self._servers:
+            part = self._part(flight.travelling, server)
+            view = as_bytes(part)
+            head = Head(kind, code, step, index, len(view), flight.norm_kind)
             if server == self._rank:
                 own = self._memory(part.dtype, part.nbytes).copy_(part)
                 self._acknowledged(index)  # before the sum: with no other worker's part to come, it is there at once
-                self._add(step, index, self._rank, own)
+                self._add(head, self._rank, own)
             else:
                 connection = self._to_server[server]
-                view = as_bytes(part)
-                connection.queue(Head(Kind.PUSH, code, step, index, len(view)), view)
+                connection.queue(head, view)
                 self._loop.flush(connection)
 
-    def _part(self, travelling: Tensor, place: int) -> Tensor:
-        """What of a block the server at a place of the list keeps."""
-        numel, count = travelling.numel(), len(self._servers)
+    def _pull(self, flight: Flight) -> None:
+        """Ask for sums that are there, as all servers have said."""
+        gone = [peer for peer, connection in self._to_server.items() if connection.sock.fileno() < 0]
+        if not self._begin(flight, gone):
+            return
+        step, index = self._pushed.pop(flight.block.segments)
+        self._flights[index] = flight
+        for server in self._servers:
+            if server == self._rank:
+                self._part(flight.travelling, server).copy_(self._hand_out(step, index, self._rank))
+                self._pulled(index)
+            else:
+                connection = self._to_server[server]
+                connection.queue(Head(Kind.PULL, 0, step, index, 0), urgent=True)
+                self._loop.flush(connection)
+
+    def _begin(self, flight: Flight, gone: list[int]) -> bool:
+        """Whether a block may travel; if not, it has failed."""
+        if gone:
+            self._fail(ConnectionError(f"rank {gone[0]} has ended its training"))
+        if self.broken is not None:
+            flight.done(flight.block, self.broken)
+        return self.broken is None
+
+    def _part(self, travelling: Tensor, server: int) -> Tensor:
+        """What of a block a server sums."""
+        numel, count, place = travelling.numel(), len(self._servers), self._places[server]
         return travelling[numel * place // count : numel * (place + 1) // count]
 
     def _place(self, connection: Connection, head: Head) -> memoryview:
@@ -127,7 +165,7 @@ class ParameterServer(Engine):
         if not 0 <= head.dtype < len(DTYPES) or head.nbytes % DTYPES[head.dtype].itemsize:
             raise ConnectionError(f"rank {connection.peer} sent {head.nbytes} bytes of no dtype")
         if head.kind is Kind.SUM and head.block in self._flights:
-            part = self._part(self._flights[head.block].travelling, self._servers.index(connection.peer))
+            part = self._part(self._flights[head.block].travelling, connection.peer)
             if part.nbytes != head.nbytes:
                 raise ConnectionError(
                     f"rank {connection.peer} sent {head.nbytes} bytes of block {head.block} for {part.nbytes}"
@@ -137,11 +175,15 @@ class ParameterServer(Engine):
         return as_bytes(part)
 
     def _taken(self, connection: Connection, head: Head) -> None:
-        if head.kind is Kind.PUSH:
+        if head.kind in (Kind.PUSH, Kind.KEEP):
             part = self._arriving.pop(connection, torch.empty(0, dtype=DTYPES[head.dtype]))
             connection.queue(Head(Kind.ACK, 0, head.step, head.block, 0), urgent=True)
             self._loop.flush(connection)
-            self._add(head.step, head.block, connection.peer, part)
+            self._add(head, connection.peer, part)
+        elif head.kind is Kind.PULL:
+            self._send_sum(connection, head.step, head.block, self._hand_out(head.step, head.block, connection.peer))
+        elif head.kind is Kind.NORM:
+            self._summed(head, connection.peer)
         elif head.kind is Kind.ACK:
             self._acknowledged(head.block)
         elif head.kind is Kind.SUM:
@@ -153,8 +195,9 @@ class ParameterServer(Engine):
             if worker and self._sums:  # its part will never come, or it has given up to wait for another's
                 self._announce_lost(connection.peer)
 
-    def _add(self, step: int, block: int, worker: int, part: Tensor) -> None:
-        """A worker's part is in; with the last one, the sum goes back to all."""
+    def _add(self, head: Head, worker: int, part: Tensor) -> None:
+        """A worker's part is in; with the last one, the sum goes back to all, or its norm."""
+        step, block = head.step, head.block
         waiting = self._sums[step, block]
         waiting[worker] = part
         if len(waiting) < len(self._workers):
@@ -164,13 +207,52 @@ class ParameterServer(Engine):
             return
         del self._sums[step, block]
         total = self._sum([waiting[w] for w in self._workers])
-        head, view = Head(Kind.SUM, DTYPES.index(total.dtype), step, block, total.nbytes), as_bytes(total)
+        if head.kind is Kind.KEEP:
+            self._keep(head, total)
+            return
         for connection in self._to_worker.values():
-            connection.queue(head, view)
-            self._loop.flush(connection)
+            self._send_sum(connection, step, block, total)
         if block in self._flights:
-            self._part(self._flights[block].travelling, self._servers.index(self._rank)).copy_(total)
+            self._part(self._flights[block].travelling, self._rank).copy_(total)
             self._pulled(block)
+
+    def _send_sum(self, connection: Connection, step: int, block: int, total: Tensor) -> None:
+        connection.queue(Head(Kind.SUM, DTYPES.index(total.dtype), step, block, total.nbytes), as_bytes(total))
+        self._loop.flush(connection)
+
+    def _keep(self, head: Head, total: Tensor) -> None:
+        """Keep a sum until all workers have asked for it, and tell its norm."""
+        self._kept[head.step, head.block] = total, set(self._workers)
+        told = Head(Kind.NORM, 0, head.step, head.block, 0, norm_of(total, head.number))
+        for connection in self._to_worker.values():
+            connection.queue(told, urgent=True)
+            self._loop.flush(connection)
+        if self._buffers is not None:
+            self._summed(told, self._rank)
+
+    def _hand_out(self, step: int, block: int, worker: int) -> Tensor:
+        """A sum that is kept, to a worker that asks for it; it is let go of with the last one."""
+        total, asking = self._kept.get((step, block), (None, set[int]()))
+        if total is None or worker not in asking:
+            raise ConnectionError(f"rank {worker} asks for block {block} of step {step}, whose sum is not here")
+        asking.remove(worker)
+        if not asking:
+            del self._kept[step, block]
+        return total
+
+    def _summed(self, told: Head, server: int) -> None:
+        """A server has the sum of its part: with the last one, a push is done, and may be pulled."""
+        flight = self._flights.get(told.block)
+        if flight is None:
+            return
+        assert self._buffers is not None
+        if server in self._counted:
+            self._buffers.shares.count(told.number)
+        flight.pulls -= 1
+        if flight.pulls == 0:
+            del self._flights[told.block]
+            self._pushed[flight.block.segments] = told.step, told.block
+            flight.done(flight.block, None)
 
     def _sum(self, parts: list[Tensor]) -> Tensor:
         """In the order of ranks; halves are summed wide. The memory of all parts but the sum is used again."""
@@ -206,6 +288,8 @@ class ParameterServer(Engine):
                 assert self._buffers is not None
                 self._buffers.give(flight.block)
                 del self._flights[block]
+                if flight.block.op is Collective.ALL_GATHER:
+                    flight.sent(flight.block)
                 flight.done(flight.block, None)
 
     def _lost(self, connection: Connection, error: Exception) -> None:

@@ -16,7 +16,8 @@ class Shares:
     >>> shares.norm()                          # of all shares that were put since `measure`
 
     Shares of all ranks together are the averaged gradients, each element once. So the p-norm of the gradients is the
-    p-norm of the ranks' norms. All shares lie on one device.
+    p-norm of the ranks' norms. All shares lie on one device. Parameter servers keep the sums themselves: each tells
+    their norms, which one of the ranks counts.
     """
 
     def __init__(self) -> None:
@@ -38,8 +39,11 @@ class Shares:
         """Keep a share; on a GPU, the current stream has it."""
         self._shares[block.segments] = share
         if self.kind is not None and share.numel():  # of few elements, some ranks have none
-            wide = torch.float64 if share.dtype is torch.float64 else torch.float32
-            self._norms.append(torch.linalg.vector_norm(share, self.kind, dtype=wide))
+            self._norms.append(_norm(share, self.kind))
+
+    def count(self, norm: float) -> None:
+        """Note the norm of a share that is kept elsewhere."""
+        self._norms.append(torch.tensor(norm, dtype=torch.float64))
 
     def pop(self, block: Block) -> Tensor:
         """Give a share to whoever gathers it."""
@@ -52,6 +56,24 @@ class Shares:
         if not self._norms:
             return 0.0
         return total_norm(torch.stack(self._norms).to("cpu", torch.float64), self.kind)
+
+
+def norm_of(part: Tensor, kind: float) -> float:
+    """The norm of one share; of none it is 0, and NaN if p is NaN, because nobody asked for it.
+
+    Args:
+        part: of a gradient, shape [elements].
+        kind: p of the p-norm, above 0, or infinity.
+    """
+    if math.isnan(kind):
+        return math.nan
+    return float(_norm(part, kind)) if part.numel() else 0.0
+
+
+def _norm(part: Tensor, kind: float) -> Tensor:
+    wide = torch.float64 if part.dtype is torch.float64 else torch.float32
+    norm: Tensor = torch.linalg.vector_norm(part, kind, dtype=wide)
+    return norm
 
 
 def total_norm(norms: Tensor, kind: float) -> float:

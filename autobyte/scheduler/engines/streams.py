@@ -8,6 +8,7 @@ memory here, on which all that depends on the order of launches, waits and event
 import queue
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import ClassVar
@@ -46,7 +47,7 @@ class Streams(ABC):
     ahead: ClassVar[bool]
 
     @abstractmethod
-    def mark(self, written: Tensor | None = None) -> Event:
+    def mark(self, written: Iterable[Tensor] = ()) -> Event:
         """Record an event behind all that the model's stream has been given so far; in `work`, behind what that does.
 
         Args:
@@ -142,20 +143,20 @@ class HostStreams(Streams):
         self._computes = late is not None or hide  # so events of the model's stream happen later
         self._compute, self._communication = _Queue("compute"), _Queue("communication")
 
-    def mark(self, written: Tensor | None = None) -> Event:
+    def mark(self, written: Iterable[Tensor] = ()) -> Event:
         """Record an event on the model's stream."""
         if not self._computes or self._communication.is_current:
             event = HostEvent()
             event.happen()
             return event
-        if written is None or not self._hide:
-            return self._compute.put(self._sleep, ())
-        value = written.clone()
-        written.fill_(torch.nan)
+        hidden = [(tensor, tensor.clone()) for tensor in written] if self._hide else []
+        for tensor, _ in hidden:
+            tensor.fill_(torch.nan)
 
         def appear() -> None:
             self._sleep()
-            written.copy_(value)
+            for tensor, value in hidden:
+                tensor.copy_(value)
 
         return self._compute.put(appear, ())
 
@@ -205,11 +206,18 @@ class HostStreams(Streams):
             self._late()
 
 
+def are_working() -> bool:
+    """Whether a stream in host memory is doing something: in the network, say, where only its end can stop it."""
+    return any(queue.is_working for queue in list(_queues))
+
+
 class _Queue:
     """A thread that does one thing after the other."""
 
     def __init__(self, name: str) -> None:
         self._items: queue.SimpleQueue[tuple[Work, list[HostEvent], HostEvent] | None] = queue.SimpleQueue()
+        self._works = False
+        _queues.add(self)
         self._thread = threading.Thread(target=self._run, name=f"autobyte-{name}", daemon=True)
         self._thread.start()
 
@@ -217,6 +225,11 @@ class _Queue:
     def is_current(self) -> bool:
         """Whether its work is what calls."""
         return threading.current_thread() is self._thread
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it does something, or is to do it."""
+        return self._works or not self._items.empty()
 
     def put(self, work: Work, after: Iterable[Event]) -> HostEvent:
         event = HostEvent()
@@ -232,8 +245,14 @@ class _Queue:
             try:
                 for each in after:
                     each.wait()
+                self._works = True
                 work()
             except Exception as error:  # told to whoever waits for the event, and for those behind it
                 event.happen(error)
             else:
                 event.happen()
+            finally:
+                self._works = False
+
+
+_queues: "weakref.WeakSet[_Queue]" = weakref.WeakSet()

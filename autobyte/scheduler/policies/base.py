@@ -9,7 +9,7 @@ from autobyte.errors import InputError, unknown
 from autobyte.job import Job
 from autobyte.registry import Registry
 from autobyte.scheduler.plan import Plan
-from autobyte.units import GIB
+from autobyte.units import GIB, format_bytes
 
 
 class Policy(ABC):
@@ -117,6 +117,22 @@ def check_sizes(config: Config, what: str = "config=") -> None:
         raise InputError(
             f"policy '{policy}' has no credit, but {what} has {config.label}: say Config({size}, {size}, '{policy}')"
         )
+
+
+def label_of(config: Config) -> str:
+    """The config's label without sizes that its policy does not look at; empty if nothing is left.
+
+    A policy that is not known here, because its plugin is not loaded, looks at both.
+
+    >>> label_of(Config(25_000_000, 25_000_000, "ddp")), label_of(Config(1, 1, "fifo"))
+    ('⟨25 MB⟩', '')
+    """
+    sizes = POLICIES[config.policy].sizes if config.policy in POLICIES else Policy.sizes
+    if "credit" in sizes:
+        return config.label
+    left = [format_bytes(config.partition_bytes)] if sizes else []
+    left += [f"{name}={value:g}" for name, value in config.knobs.items()]
+    return f"⟨{', '.join(left)}⟩" if left else ""
 
 
 def check_ranges(policy: str, space: Space, what: str = "space=") -> None:

@@ -4,7 +4,9 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
@@ -18,7 +20,9 @@ from autobyte.scheduler.engines.allreduce import abandoned
 from autobyte.torch.exchange.deadline import Deadline
 from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.rollcall import LONG_S, POLL_S, RollCall
+from autobyte.units import MIB
 
+TOGETHER = 4 * MIB  # bytes of small tensors that are sent as one message
 AFTER_GLOO = timedelta(seconds=1)  # gloo's own message comes first, and says more
 
 
@@ -55,6 +59,7 @@ class Control:
         self._step = step
         self._timeout = timeout
         self._broken = False  # a call has failed, and may still wait
+        self._under_way: list[tuple[Any, Any]] = []  # calls, and their tensors
         self._backend = self.meet(
             lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
         )
@@ -68,23 +73,32 @@ class Control:
         """What is made where all ranks must come.
 
         Raises:
-            CommunicationError: naming the ranks that did not.
+            CommunicationError: naming the ranks that did not, or saying why they will not.
         """
+        what, alarms, began_s = "meet the other ranks", list[str](), time.monotonic()
+
+        def check() -> None:
+            if time.monotonic() > began_s + LONG_S:
+                self._listen(alarms, what)
+
         try:  # gloo holds the timeout while it waits for ranks, but not where the store does not answer
-            return Deadline(self._timeout + AFTER_GLOO).run(make)
+            return Deadline(self._timeout + AFTER_GLOO).run(make, check=check)
         except (RuntimeError, TimeoutError) as error:
-            raise self._failed("meet the other ranks", error) from error
+            raise self._failed(what, error) from error
+        finally:
+            self.rollcall.ignore()
 
     def gather(self, numbers: torch.Tensor) -> torch.Tensor:
         """Everybody's numbers, shape [size, *]."""
         rows = [torch.empty_like(numbers) for _ in range(self.size)]
-        self._run(self._backend.allgather([rows], [numbers]), "gather numbers")
+        self._run(self._begun(self._backend.allgather([rows], [numbers]), rows, numbers), "gather numbers")
         return torch.stack(rows)
 
     def gather_later(self, numbers: torch.Tensor) -> "Tally":
         """Begin to gather everybody's numbers, without waiting; shape [size, *]."""
         rows = numbers.new_empty((self.size, *numbers.shape))
-        work = self._backend.allgather([list(rows.unbind())], [numbers])
+        parts = list(rows.unbind())
+        work = self._begun(self._backend.allgather([parts], [numbers]), parts, numbers)
         return Tally(rows, work.get_future(), lambda: self._run(work, "gather numbers"))
 
     def share(self, data: Any, *, source: int = 0) -> Any:
@@ -100,11 +114,24 @@ class Control:
         self.broadcast(buffer, source=source)
         return json.loads(bytes(buffer.numpy()))
 
+    def collect(self, data: Any) -> list[Any]:
+        """What every rank has, on the first one; plain JSON. Others get nothing."""
+        text = torch.frombuffer(bytearray(zlib.compress(json.dumps(data).encode())), dtype=torch.uint8)
+        lengths = self.gather(torch.tensor([len(text)], device="cpu")).flatten().tolist()
+        padded = torch.zeros(max(lengths), dtype=torch.uint8, device="cpu")
+        padded[: len(text)] = text
+        rows = [torch.empty_like(padded) for _ in range(self.size)] if self.rank == 0 else []
+        options = dist.GatherOptions()
+        options.rootRank = 0
+        self._run(self._backend.gather([rows] if rows else [], [padded], options), "collect a trace")
+        texts = [bytes(row[:length].numpy()) for row, length in zip(rows, lengths, strict=False)]
+        return [json.loads(zlib.decompress(each)) for each in texts]
+
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0, what: str = "a plan") -> None:
         """Send one rank's tensor to all others, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        self._run(self._backend.broadcast([tensor], options), f"share {what}")
+        self._run(self._begun(self._backend.broadcast([tensor], options), tensor), f"share {what}")
 
     def send(self, tensor: torch.Tensor, *, source: int = 0, what: str) -> None:
         """Send one rank's tensor, of any kind and on any device, to all others, in place.
@@ -118,6 +145,25 @@ class Control:
         self.broadcast(travelling.view(-1).view(torch.uint8), source=source, what=what)
         if travelling.data_ptr() != tensor.data_ptr():
             tensor.copy_(travelling)
+
+    def send_each(self, tensors: Iterable[tuple[str, torch.Tensor]], *, source: int = 0) -> None:
+        """Send one rank's tensors to all others, in place; a message takes as long as thousands of small ones' bytes.
+
+        Args:
+            tensors: with what each is, for the message of a failure.
+        """
+        for together in _runs(tensors):
+            what = together[0][0]
+            if len(together) == 1:
+                self.send(together[0][1], source=source, what=what)
+                continue
+            parts = [tensor.detach().cpu().contiguous().view(-1).view(torch.uint8) for _, tensor in together]
+            travelling = torch.cat(parts)
+            self.broadcast(travelling, source=source, what=what)
+            if self.rank != source:
+                sent = torch.split(travelling, [len(part) for part in parts])
+                for (_, tensor), part in zip(together, sent, strict=True):
+                    tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
 
     def failure(self, what: str, *, step: int | None = None) -> CommunicationError:
         """What all ranks see at once, as an error that says where details are.
@@ -164,7 +210,7 @@ class Control:
         """Begin to count, without waiting, on how many ranks each flag is set."""
         counts = flags.to(torch.int32)
         options = dist.AllreduceOptions()
-        work = self._backend.allreduce([counts], options)
+        work = self._begun(self._backend.allreduce([counts], options), counts)
         return Tally(counts, work.get_future(), lambda: self._run(work, "count missing gradients"))
 
     def close(self, *, idle: bool) -> None:
@@ -174,8 +220,15 @@ class Control:
             idle: every call has come back, on all ranks, as far as is known.
         """
         if not idle or self._broken:
-            abandoned.append(self._backend)
-        self._backend = None
+            abandoned.append((self._backend, self._under_way))
+        self._backend, self._under_way = None, []  # calls keep threads and sockets, too
+        self.rollcall.close()
+
+    def _begun(self, work: Any, *tensors: Any) -> Any:
+        """Hold on to a call's tensors: one that only gloo holds is let go of by its thread, which needs Python."""
+        self._under_way = [(call, held) for call, held in self._under_way if not call.is_completed()]
+        self._under_way.append((work, tensors))
+        return work
 
     def _run(self, work: Any, what: str) -> None:
         """Wait for a call, and no longer for ranks that have failed meanwhile: they may never come to it."""
@@ -184,15 +237,23 @@ class Control:
         try:
             while not _is_over(work, patience_s):
                 patience_s = POLL_S
-                self.rollcall.listen(
-                    alarms.append, where=lambda: f"rank {self.global_rank}, step {self._step()}: could not {what}"
-                )
-                if alarms:
-                    raise RuntimeError(alarms[0])
+                self._listen(alarms, what)
         except RuntimeError as error:
             raise self._failed(what, error) from error
         finally:
             self.rollcall.ignore()
+
+    def _listen(self, alarms: list[str], what: str) -> None:
+        """Listen during a wait.
+
+        Raises:
+            RuntimeError: another rank has failed.
+        """
+        self.rollcall.listen(
+            alarms.append, where=lambda: f"rank {self.global_rank}, step {self._step()}: could not {what}"
+        )
+        if alarms:
+            raise RuntimeError(alarms[0])
 
     def _failed(self, what: str, error: Exception) -> CommunicationError:
         self._broken = True
@@ -215,6 +276,21 @@ def _is_over(work: Any, patience_s: float) -> bool:
         return False
     work.wait()
     return True
+
+
+def _runs(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Tensors of one dtype that follow on each other, and are small together; empty ones are left out."""
+    run: list[tuple[str, torch.Tensor]] = []
+    nbytes = 0
+    for what, tensor in tensors:
+        if run and (tensor.dtype is not run[0][1].dtype or nbytes + tensor.nbytes > TOGETHER):
+            yield run
+            run, nbytes = [], 0
+        if tensor.numel():
+            run.append((what, tensor))
+            nbytes += tensor.nbytes
+    if run:
+        yield run
 
 
 def _digest(value: str) -> torch.Tensor:
@@ -251,6 +327,8 @@ class Tally:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, on one line: of gloo's messages the first sentence, without the place in gloo's source."""
-    text = re.sub(r"^\[\S+\.cc:\d+\] ", "", str(error).strip())
+    """What went wrong, on one line: of gloo's messages the first sentence, without the place in gloo's source; of
+    NCCL's the last error, where it names one.
+    """
+    text = re.sub(r"^\[\S+\.cc:\d+\] ", "", str(error).rpartition("\nLast error:\n")[2].strip())
     return re.split(r"\n|\. ", text)[0] if text else type(error).__name__

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from autobyte.torch.exchange.parting import in_thread
 
+POLL_S = 0.1
+
 Result = TypeVar("Result")
 
 
@@ -29,8 +31,12 @@ class Deadline:
         """Seconds that are left; 0 when it is over."""
         return max(0.0, self._until_s - time.monotonic())
 
-    def run(self, action: Callable[[], Result]) -> Result:
+    def run(self, action: Callable[[], Result], *, check: Callable[[], None] = lambda: None) -> Result:
         """Do something, and leave it when the deadline is over: in a thread, because nothing else ends such a call.
+
+        Args:
+            action: what to do.
+            check: called every tenth of a second meanwhile; it raises if there is no use in waiting any longer.
 
         Raises:
             TimeoutError: it takes longer.
@@ -45,7 +51,10 @@ class Deadline:
                 errors.append(error)
 
         thread = in_thread(act, name="autobyte-deadline")
-        thread.join(self.left_s)
+        thread.join(min(POLL_S, self.left_s))
+        while thread.is_alive() and self.left_s:
+            check()
+            thread.join(min(POLL_S, self.left_s))
         if errors:
             raise errors[0]
         if not results:

@@ -1,9 +1,11 @@
 """What connects the engines: one function each, and the table of their names."""
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ from torch import nn
 
 from autobyte.errors import InputError, unknown
 from autobyte.internals import cuda_backend, own_gloo, own_nccl
+from autobyte.job import Job
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
@@ -26,12 +29,16 @@ from autobyte.torch.arguments import AUTO
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import Control
 from autobyte.torch.exchange.deadline import Deadline
+from autobyte.torch.exchange.mirrors import Mirrors
+from autobyte.torch.exchange.ways import Way
 
 
 class Connecting(Protocol):
     """What an engine is told of the training that it connects."""
 
     name: str
+    engine: str
+    job: Job
     rank: int
     size: int
     ranks: list[int]
@@ -100,6 +107,8 @@ def _nccl(training: Connecting, timeout: timedelta) -> Engine:
     return Ordered(training.buffers, backend, abort=backend.abort, part=part)
 
 
+HOST_MEMORY = "allreduce"  # the engine that moves gradients of every device, by way of host memory
+
 Connect = Callable[[Connecting, timedelta], Engine]
 
 ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers, "ordered": _ordered, "nccl": _nccl}
@@ -110,6 +119,40 @@ STREAMS: dict[str, Callable[[dict[str, nn.Parameter], timedelta], Streams]] = {
     "ordered": lambda _parameters, timeout: HostStreams(timeout_s=timeout.total_seconds()),
     "nccl": lambda parameters, _timeout: CudaStreams(next(iter(parameters.values())).device),
 }
+
+
+def way_of(
+    training: Connecting,
+    parameters: dict[str, nn.Parameter],
+    timeout: timedelta,
+    engine: str,
+    *,
+    scale: float | None,
+    failed: Callable[[Exception], None],
+) -> Way:
+    """Connect an engine, with buffers of its own. Collective.
+
+    Args:
+        training: it is for, and whose other engines are connected already.
+        parameters: whose gradients travel.
+        timeout: of every wait.
+        engine: its name.
+        scale: what gradients are multiplied by before they are added up.
+        failed: told if a copy from a GPU fails.
+    """
+    streams = STREAMS[engine](parameters, timeout) if engine in STREAMS else None
+    told = copy.copy(training)
+    if engine != training.engine:
+        told.name = f"{training.name}/{engine}"
+    try:
+        wire_dtype = training.job.wire_dtype
+        told.buffers = Buffers(tensors=len(parameters), scale=scale, wire_dtype=wire_dtype, streams=streams)
+        connected = connector(engine)(told, timeout)
+    except BaseException:
+        if streams is not None:
+            streams.close()
+        raise
+    return Way(connected, told.buffers, partial(Mirrors, {} if streams else parameters, failed=failed))
 
 
 def resolve(engine: str, parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup | None) -> str:
@@ -127,10 +170,20 @@ def resolve(engine: str, parameters: Mapping[str, nn.Parameter], group: dist.Pro
         return engine
     why = not_nccl_because(parameters, group)
     if engine == AUTO:
-        return "allreduce" if why else "nccl"
+        return HOST_MEMORY if why else "nccl"
     if why:
         raise InputError(f"engine='nccl' cannot be used: {why}; engine='{AUTO}' takes what can be")
     return engine
+
+
+def ways_of(asked: str, engine: str) -> tuple[str, ...]:
+    """The engines between which a training can change, its own first.
+
+    Args:
+        asked: as the user named it: who names `nccl` keeps to it.
+        engine: that this name stands for; `ordered` stands for `nccl` on streams in host memory.
+    """
+    return (engine, HOST_MEMORY) if engine in STREAMS and asked != "nccl" else (engine,)
 
 
 def not_nccl_because(parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup | None) -> str:

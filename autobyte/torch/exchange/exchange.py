@@ -3,7 +3,7 @@
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -12,19 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import is_profiled, is_shared
+from autobyte.internals import forget_hooks, is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally, first_line
+from autobyte.torch.exchange.filling import Filling
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.norms import all_clip, norm_of_all
 from autobyte.torch.exchange.progress import Phase
+from autobyte.torch.exchange.reduction import Reduction
 from autobyte.torch.exchange.session import Session
 from autobyte.torch.exchange.waits import Waits
+from autobyte.torch.exchange.ways import Way
 from autobyte.torch.model.marks import marks_of
 
 WAIT = "autobyte: wait for averages"  # in a profiler's trace
@@ -34,6 +38,7 @@ WAIT = "autobyte: wait for averages"  # in a profiler's trace
 OUT, OUT_ON_STREAMS = 1, 3
 
 _OPEN = Phase.OPEN  # a look-up less at every gradient
+_Complete = tuple[int, Tensor, int]  # a gradient's place, the gradient, and its version when it was complete
 
 
 class Listener:
@@ -89,6 +94,8 @@ class Exchange:
     A gradient that is a view lies in a buffer of the user's. PyTorch counts changes for all views of a buffer
     together, and the user may scale it as a whole: such gradients are sent when the step is closed.
 
+    While there is a reduction, gradients go by PyTorch's reducer and not by the session, and no parameter has a hook.
+
     Args:
         parameters: name and parameter of every gradient that travels.
         session: communicates; its plan is the first one.
@@ -122,18 +129,21 @@ class Exchange:
         self._control = control
         self._accumulation = accumulation
         self._frozen = frozen or {}
-        self._devices = {name: parameter.device for name, parameter in parameters.items()}
-        self._dtypes = {name: parameter.dtype for name, parameter in parameters.items()}
-        self.marks = marks_of(buffers.streams, next(iter(self._devices.values())))
-        self._waits = Waits(self.marks)
-        self._on_gpu = any(device.type == "cuda" for device in self._devices.values())
-        self._mirrored = {name for name in parameters if name in mirrors}
+        self._names, self._travelling = list(parameters), list(parameters.values())  # both by place
+        self._kinds = [(parameter.device, parameter.dtype) for parameter in self._travelling]
+        self.marks = marks_of(buffers.streams, self._kinds[0][0])
+        self.waits = Waits(self.marks)
+        self._on_gpu = any(device.type == "cuda" for device, _ in self._kinds)
+        self._enter: Callable[[], Way] | None = None  # takes another way of gradients, when the next step begins
+        self._look_at_copies()
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
-        self._passes = dict.fromkeys(parameters, 0)
+        self._passes = [0] * len(parameters)
         self._missing: dict[str, Tensor] = {}
-        self._sent: dict[str, tuple[Tensor, int]] = {}  # gradients in transit, and their versions when they left
-        self._in_buffers: set[str] = set()  # gradients that are views, in the step that is open
+        self._complete: list[_Complete] = []  # gradients in this step, as backward passes completed them
+        self._sent = 0  # how many of these travel
+        self._filling = Filling(plan.tiling)
+        self._in_buffers: set[int] = set()  # places of gradients that are views, in the step that is open
         self.at_once = False  # the latest step had such gradients: nobody may wait with its updates
         self._ahead = False  # the step was closed ahead of `step()`, and nothing has followed
         self.norm_kind: float | None = None  # p of the norm by which gradients are clipped, from the next step on
@@ -141,11 +151,9 @@ class Exchange:
         self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `heard` has what was said
         self._untaken: deque[Tally] = deque()  # of steps of which it is not known yet whether all ranks took them
         self._tallies: deque[tuple[Tally, Tensor | None]] = deque()  # of steps that nobody has looked at, and notes
-        self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
-            for name, parameter in parameters.items()
-        ]
+        self._number(plan)
+        self.reduction: Reduction | None = None
+        self._hooks = self._hook_all()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -156,9 +164,44 @@ class Exchange:
         finally:
             self._muted = before
 
-    def use(self, plan: Plan) -> None:
-        """Use another plan from the next step on; all ranks must do so between the same two steps."""
-        self.plan = plan
+    @property
+    def muted(self) -> bool:
+        """Whether backward passes accumulate, and send nothing."""
+        return self._muted
+
+    def hand_over(self, make: Callable[[Callable[[], None]], Reduction]) -> None:
+        """Let gradients go by PyTorch's reducer from the next step on; all ranks must between the same two steps.
+
+        Args:
+            make: the reduction, of what it is to call when a bucket is about to travel.
+
+        Raises:
+            CommunicationError: what is under way does not arrive within the timeout.
+        """
+        self._session.rest()
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self.parameters.values():
+            forget_hooks(parameter)
+        self._hooks = []
+        self._buffers.recut()
+        self.reduction = make(self._begin_once)
+
+    def take_back(self) -> None:
+        """Let gradients go by the session again; all ranks must between the same two steps."""
+        if self.reduction is not None:
+            self.reduction.close()
+            self.reduction = None
+            self._hooks = self._hook_all()
+
+    def use(self, plan: Plan, enter: Callable[[], Way] | None = None) -> None:
+        """Use another plan from the next step on; all ranks must do so between the same two steps.
+
+        Args:
+            plan: from then on.
+            enter: called when nothing is under way: takes another way for gradients; None stays on the one in force.
+        """
+        self.plan, self._enter = plan, enter
 
     def close(
         self, *, given_up: bool = False, joined: bool = False, clips: bool = False, ahead: bool = False
@@ -178,16 +221,9 @@ class Exchange:
         progress = self.progress
         if not progress.open:
             self._begin(joined=joined)
+        self._send()
         self.check_untouched(ahead=ahead)
-        had = [False] * len(self._index)
-        for name, parameter in self.parameters.items():
-            if (gradient := parameter.grad) is not None:
-                had[self._index[name]] = True
-                if self._passes[name] < self._accumulation or name in self._in_buffers:
-                    self._send(name, parameter, gradient)
-            else:
-                self._missing[name] = torch.zeros_like(parameter)
-                self._put(name, self._missing[name])
+        had = self._send_rest() if self.reduction is None else self._reduce_rest(self.reduction)
         if len(self._untaken) == self.out:
             self._check_taken(self._counts(self._untaken.popleft()))
         left_out = given_up or not (progress.taken or joined)
@@ -198,15 +234,46 @@ class Exchange:
         self._tally = self._control.tally(flags.pack())
         self._untaken.append(self._tally)
         self._tallies.append((self._tally, note))
-        self._mirrors.then(self._session.end)
+        if self.reduction is None:
+            self._mirrors.then(self._session.end)
+        else:
+            self._session.pass_by()
         self._in_buffers.clear()
         progress.close()
         self.forget()
 
+    def _send_rest(self) -> list[bool]:
+        """Send gradients that are left, and zeros for those that never came; which of all this rank had."""
+        had = [True] * len(self._names)
+        for place, parameter in enumerate(self._travelling):
+            if (gradient := parameter.grad) is None:
+                had[self._indices[place]] = False
+                self._missing[self._names[place]] = zeros = torch.zeros_like(parameter)
+                self._put(place, zeros)
+                self._buffers.mark([self._indices[place]])
+            elif self._passes[place] < self._accumulation or place in self._in_buffers:
+                self._travel([(place, gradient, gradient._version)])
+        return had
+
+    def _reduce_rest(self, reduction: Reduction) -> list[bool]:
+        """Let the reducer have what is left; which gradients this rank had."""
+        had = [True] * len(self._index)
+        self._missing = reduction.complete()
+        self._session.check()
+        for name in self._missing:
+            had[self._index[name]] = False
+        reduction.rebuild()
+        return had
+
+    @property
+    def begun(self) -> bool:
+        """Whether a gradient of a step that is not closed has become complete."""
+        return self.progress.open or (self.reduction is not None and self.reduction.begun)
+
     @property
     def halved(self) -> bool:
         """Whether the norm of the step's gradients is known before they are in place."""
-        return self._session.plan.barrier
+        return self.reduction is None and self._session.plan.barrier
 
     def clipped_by_all(self) -> bool:
         """Whether ranks clip the closed step by its norm. Waits for all to close it.
@@ -280,12 +347,19 @@ class Exchange:
 
     def forget(self) -> None:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
-        self._passes = dict.fromkeys(self.parameters, 0)
+        if self.reduction is None:
+            self._passes = [0] * len(self._names)
+        else:
+            self.reduction.forget()
 
     @property
     def whole(self) -> bool:
         """Whether every average of the closed step has arrived, and it is known which gradients no rank had."""
         return self._session.whole and not self._missing and self._buffers.whole
+
+    def whole_later(self) -> Callable[[], bool]:
+        """What tells whether every average of the closed step has arrived, when later ones were closed, too."""
+        return self._buffers.whole_later() if self._session.whole else lambda: False
 
     @property
     def ahead(self) -> bool:
@@ -321,6 +395,8 @@ class Exchange:
 
     def wait(self, names: Iterable[str] | None = None) -> None:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
+        if self.reduction is not None and not self._missing:
+            return  # closing the step has waited
         chosen = self.parameters if names is None else list(names)
         places = [self._index[name] for name in chosen]
         if not self._have_arrived(places):
@@ -340,11 +416,11 @@ class Exchange:
 
     def _wait(self, places: list[int]) -> None:
         """Let this thread wait for averages, or the model's stream."""
-        entered = self._waits.enter()
+        entered = self.waits.enter()
         with record_function(WAIT) if is_profiled() else nullcontext():
             self._session.wait(places)
             awaited = {event: None for place in places if (event := self._follow(place)) is not None}
-        self._waits.leave(entered, list(awaited))
+        self.waits.leave(entered, list(awaited))
 
     def _follow(self, place: int) -> Event | None:
         """Let the model's stream wait for an average."""
@@ -358,7 +434,7 @@ class Exchange:
     @property
     def exposed_s(self) -> float:
         """For how long the model's computing has stood still for averages, in all steps as far as is known (s)."""
-        return self._waits.total_s
+        return self.waits.total_s
 
     def left(self) -> None:
         """Wait until all gradients that were sent have left the GPU; nobody waits where there is none.
@@ -378,6 +454,8 @@ class Exchange:
         """
         for hook in self._hooks:
             hook.remove()
+        if self.reduction is not None:
+            self.reduction.close()
         settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
         self._tally = None  # it keeps the backend that counted, and that its threads and sockets
@@ -385,7 +463,14 @@ class Exchange:
         self._tallies.clear()
         return settled and not self.progress.open
 
-    def _hook(self, name: str) -> Callable[[nn.Parameter], None]:
+    def _hook_all(self) -> list[RemovableHandle]:
+        self.forget()
+        return [
+            parameter.register_post_accumulate_grad_hook(self._hook(place, name))  # type: ignore[no-untyped-call]
+            for place, (name, parameter) in enumerate(self.parameters.items())
+        ]
+
+    def _hook(self, place: int, name: str) -> Callable[[nn.Parameter], None]:
         completing, listener, progress = self._completing, self._listener, self.progress
 
         def complete(parameter: nn.Parameter) -> None:
@@ -395,29 +480,38 @@ class Exchange:
                     progress.outdate()
                 listener.gradient(name)
                 if not self._muted:
-                    self._pass(name, parameter)
+                    self._pass(place, parameter)
 
         return complete
 
-    def _pass(self, name: str, parameter: nn.Parameter) -> None:
-        """Count a backward pass of a gradient; the last one of the step sends it."""
-        passes = self._passes[name] = self._passes[name] + 1
-        if passes > self._accumulation:
-            raise InputError(
-                f"parameter '{name}' got {passes} backward passes in a step of {self._accumulation}: "
-                "say accumulation=, or put all but the last into no_sync()"
-            )
-        if passes == self._accumulation:
+    def _pass(self, place: int, parameter: nn.Parameter) -> None:
+        """Count a backward pass of a gradient; after the last one of the step it is sent when a block is full."""
+        passes = self._passes[place] = self._passes[place] + 1
+        if passes != self._accumulation:
+            if passes > self._accumulation:
+                raise InputError(
+                    f"parameter '{self._names[place]}' got {passes} backward passes in a step of "
+                    f"{self._accumulation}: say accumulation=, or put all but the last into no_sync()"
+                )
+            return
+        if self.progress.phase is not _OPEN:
+            self._begin()
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient._is_view():
+            self._in_buffers.add(place)
+            self.at_once = True
+            return
+        self._complete.append((place, gradient, gradient._version))
+        if self._filling.fills(self._indices[place]) or self._one_by_one:
+            self._send()
+
+    def _begin_once(self) -> None:
+        """A bucket of the reducer's is about to travel."""
+        with self._completing:
             if self.progress.phase is not _OPEN:
+                self.progress.outdate()
                 self._begin()
-            gradient = parameter.grad
-            assert gradient is not None
-            if gradient._is_view():
-                self._in_buffers.add(name)
-                self.at_once = True
-                return
-            gradient = self._send(name, parameter, gradient)
-            self._sent[name] = gradient, gradient._version
 
     def _begin(self, *, joined: bool = False) -> None:
         if self._ahead:
@@ -428,32 +522,82 @@ class Exchange:
                 "outside of torch.cuda.graph()"
             )
         joining = joined or self._listener.begins()
-        self._waits.read()
-        self.left()
-        before = self._session.plan
-        self._session.begin(self.plan)
-        if self.plan is not before:
-            self._buffers.recut()
-        self._index = {name: index for index, name in enumerate(self.plan.job.gradients.names)}
+        if self.reduction is None:
+            self._begin_session()
         self._missing = {}
         self._in_buffers.clear()
         self.at_once = False
         self._buffers.shares.measure(self.norm_kind if self.halved else None)
         self.progress.begin(joining=joining)
 
-    def _send(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
-        """Let a gradient travel; return what travels, which is `.grad` from now on."""
-        self._passes[name] = self._accumulation
-        index, mirrored = self._index[name], name in self._mirrored
-        self._buffers.forget(index)
-        if self._buffers.averages and not mirrored and is_shared(gradient):
-            parameter.grad = gradient = gradient.clone()
-        self._put(name, gradient)
-        if mirrored:
-            self._mirrors.then(partial(self._session.ready, index))
+    def _begin_session(self) -> None:
+        self.waits.read()
+        self.left()
+        before = self._session.plan
+        self._session.begin(self.plan)
+        if self.plan is not before:
+            self._buffers.recut()
+        if self._enter is not None:
+            self._change(self._enter())
+            self._enter = None
+        if self.plan is not before:
+            self._number(self.plan)
+        self._filling.begin(self.plan.tiling)
+
+    def _change(self, way: Way) -> None:
+        """Let gradients travel in this way from now on."""
+        if way.buffers is self._buffers:
+            return
+        self._mirrors.close()
+        self._buffers.release()
+        self._buffers, self._mirrors = way.buffers, way.mirrors()
+        self._look_at_copies()
+
+    def _look_at_copies(self) -> None:
+        """Note which gradients are copied before they travel.
+
+        Those of a GPU are sent one by one: copies leave as early as they can, and each may be of another stream.
+        """
+        self._mirrored = {place for place, name in enumerate(self._names) if name in self._mirrors}
+        self._one_by_one = bool(self._mirrored) or self.ahead
+
+    def _number(self, plan: Plan) -> None:
+        """Note where a plan has the gradients."""
+        self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
+        self._indices = [self._index[name] for name in self._names]  # by place
+
+    def _send(self) -> None:
+        """Let the gradients travel that are complete and do not travel yet."""
+        first, self._sent = self._sent, len(self._complete)
+        if first < self._sent:
+            self._complete[first:] = self._travel(self._complete[first:])
+
+    def _travel(self, complete: Sequence[_Complete]) -> list[_Complete]:
+        """Let gradients travel; return what does, which is `.grad` from now on."""
+        buffers, mirrored, tensors, travelling = self._buffers, self._mirrored, [], []
+        averages = buffers.averages
+        for each in complete:
+            place, gradient, version = each
+            tensor = self._indices[place]
+            buffers.forget(tensor)
+            averaged_here = averages and place not in mirrored
+            if averaged_here and is_shared(gradient) and self._is_untouched(each):  # else it is refused later
+                self._travelling[place].grad = gradient = gradient.clone()
+                version = gradient._version
+            self._put(place, gradient)
+            tensors.append(tensor)
+            travelling.append((place, gradient, version))
+        buffers.mark(tensors)
+        if self._mirrored:
+            self._mirrors.then(partial(self._session.ready, tensors))
         else:
-            self._session.ready(index)
-        return gradient
+            self._session.ready(tensors)
+        return travelling
+
+    def _is_untouched(self, complete: _Complete) -> bool:
+        """Whether a gradient is what it was when it was complete."""
+        place, gradient, version = complete
+        return self._travelling[place].grad is gradient and gradient._version == version
 
     def missing(self, name: str) -> Tensor | None:
         """The zeros that travel for a gradient which this rank does not have."""
@@ -468,14 +612,15 @@ class Exchange:
         Raises:
             InputError: there are some.
         """
-        sent, self._ahead = self._sent, ahead
+        complete, self._ahead = self._complete, ahead
         if not ahead:
-            self._sent = {}
-        for name, (gradient, version) in sent.items():
-            if self.parameters[name].grad is not gradient or gradient._version != version:
+            self._complete, self._sent = [], 0
+        for place, gradient, version in complete:
+            parameter = self._travelling[place]
+            if parameter.grad is not gradient or gradient._version != version:
                 raise InputError(
-                    f"the gradient of '{name}' was changed between backward() and step(), while it travelled: "
-                    + _advice(self.parameters[name])
+                    f"the gradient of '{self._names[place]}' was changed between backward() and step(), while it "
+                    "travelled: " + _advice(parameter)
                 )
         for name, parameter in self._frozen.items():
             if parameter.grad is not None:
@@ -504,18 +649,19 @@ class Exchange:
                 step=self.steps,
             )
 
-    def _put(self, name: str, gradient: Tensor) -> None:
-        if gradient.device != self._devices[name]:
+    def _put(self, place: int, gradient: Tensor) -> None:
+        name, (device, dtype) = self._names[place], self._kinds[place]
+        if gradient.device != device:
             raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
-        if gradient.dtype != self._dtypes[name]:
+        if gradient.dtype is not dtype:
             raise InputError(
-                f"parameter '{name}' was {self._dtypes[name]} when the optimizer was wrapped, and its gradient is "
+                f"parameter '{name}' was {dtype} when the optimizer was wrapped, and its gradient is "
                 f"{gradient.dtype}: convert the model before wrapping it, and leave grad_dtype as it is"
             )
         self._listener.leaves(name, gradient)
         try:
-            travelling = self._mirrors.leave(name, gradient) if name in self._mirrored else gradient
-            self._buffers.put(self._index[name], travelling)
+            travelling = self._mirrors.leave(name, gradient) if place in self._mirrored else gradient
+            self._buffers.put(self._indices[place], travelling, marked=False)
         except InputError as error:
             raise InputError(f"parameter '{name}': {error}") from None
 

@@ -32,8 +32,8 @@ class StepFlags:
 
     def pack(self) -> Tensor:
         """The flags as numbers that can be added up over ranks, shape [gradients + 5], int32."""
-        flags = [*self.had, self.left_out, self.joined, self.announces, self.loaded, self.clips]
-        return torch.tensor(flags, dtype=torch.int32, device="cpu")
+        flags = bytes([*self.had, self.left_out, self.joined, self.announces, self.loaded, self.clips])
+        return torch.frombuffer(bytearray(flags), dtype=torch.uint8).int()  # a list is read element by element
 
 
 class StepCounts:

@@ -44,10 +44,11 @@ class Company(JoinHook):
 @torch.no_grad()
 def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *, source: int) -> None:
     """Send one rank's parameters, buffers, optimizer state and hyper-parameters to all others. Collective."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        control.send(tensor.data, source=source, what="parameters")
+    tensors = (*model.parameters(), *model.buffers())
+    control.send_each((("parameters", tensor.data) for tensor in tensors), source=source)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     states = control.share([_describe(optimizer.state.get(parameter, {})) for parameter in parameters], source=source)
+    held = []
     for parameter, described in zip(parameters, states, strict=True):
         state = optimizer.state[parameter] if described else {}
         for key, value in described.items():
@@ -57,7 +58,8 @@ def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *
             if key not in state:
                 device = parameter.device if value["here"] else "cpu"
                 state[key] = torch.empty(value["shape"], dtype=getattr(torch, value["dtype"]), device=device)
-            control.send(state[key], source=source, what="the optimizer's state")
+            held.append(("the optimizer's state", state[key]))
+    control.send_each(held, source=source)
     groups = control.share([numbers_of(group) for group in optimizer.param_groups], source=source)
     for group, numbers in zip(optimizer.param_groups, groups, strict=True):
         for key, value in numbers.items():

@@ -5,10 +5,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from torch.distributed.distributed_c10d import PrefixStore
 
-from autobyte.internals import default_store
+from autobyte.internals import own_store
 from autobyte.torch.exchange.parting import ending, in_thread
 from autobyte.torch.exchange.secret import signed, unsigned
 
@@ -39,7 +40,7 @@ class RollCall:
     """
 
     def __init__(self, name: str, *, rank: int, ranks: Sequence[int], stall_s: float = STALL_S) -> None:
-        self._store = PrefixStore(f"autobyte/{name}/rollcall", default_store())
+        self._name = f"autobyte/{name}/rollcall"
         self._rank = rank
         self._others = [other for other in ranks if other != rank]
         self._servers: list[int] = []
@@ -48,8 +49,14 @@ class RollCall:
         self._raised = False
         self._said = ""
         self.heard = ""  # the alarm of another rank
+        self._listening: threading.Thread | None = None
         self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
         self._over.set()
+
+    @cached_property
+    def _store(self) -> PrefixStore:
+        """Where ranks say that they are there, by a connection that is made when one waits for long."""
+        return PrefixStore(self._name, own_store())
 
     def include(self, servers: Sequence[int]) -> None:
         """Ask servers that do not train, too; they listen all the time."""
@@ -96,11 +103,18 @@ class RollCall:
                     self._tell(where, over, began_s)
                 over.wait(every_s)
 
-        _in_thread(poll)
+        self._listening = _in_thread(poll)
 
     def ignore(self) -> None:
         """Listen no more."""
         self._over.set()
+
+    def close(self) -> None:
+        """Listen no more, and let go of thread and connection."""
+        self.ignore()
+        if self._listening is not None:
+            self._listening.join(LONG_S)
+        self.__dict__.pop("_store", None)
 
     def absent(self) -> str:
         """Hear the others, and put into words who is silent."""

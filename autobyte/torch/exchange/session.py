@@ -53,6 +53,7 @@ class Session:
         self._arrived = [True] * len(plan.job.gradients)
         self._coming = 0  # tensors that have not arrived
         self._unreduced = 0  # reduce-scatters that are not over
+        self._elsewhere = 0  # steps whose gradients went another way
         self.runner = Runner(
             plan,
             engine,
@@ -71,19 +72,16 @@ class Session:
         if not self.runner.at_boundary:
             raise self._failure("a new step begins before the last one was ended")
         if plan is not self.plan:
-            if not self._finish():
-                why = f"the plan cannot change: blocks of the last step are not over within {self.timeout_s:g} s"
-                self.fail(self.located(why))  # the first failure counts
-            self.check()
+            self._finish_before("the plan cannot change")
             self.plan = plan
             self.runner.configure(plan)
         self._arrived = [False] * len(plan.job.gradients)
         self._coming = len(self._arrived)
         self._unreduced = plan.tiling.scatters
 
-    def ready(self, tensor: int) -> None:
-        """A gradient is complete."""
-        self.runner.ready(tensor)
+    def ready(self, tensors: Iterable[int]) -> None:
+        """Gradients are complete."""
+        self.runner.ready(*tensors)
 
     def end(self) -> None:
         """No more gradients come in this step."""
@@ -104,7 +102,20 @@ class Session:
         """The step whose blocks are under way, those among them that only a device still works on."""
         pending = len(self._engine.unfinished())
         rows = self.runner.latest[-pending:] if pending else []
-        return rows[0].step if rows else self.runner.step
+        return (rows[0].step if rows else self.runner.step) + self._elsewhere
+
+    def rest(self) -> None:
+        """Wait until nothing is under way: gradients go another way from now on.
+
+        Raises:
+            CommunicationError: an engine failed, or something does not come within the timeout.
+        """
+        self.wait_all()
+        self._finish_before("gradients cannot go another way")
+
+    def pass_by(self) -> None:
+        """A step is over whose gradients went another way."""
+        self._elsewhere += 1
 
     def arrived(self, tensors: Iterable[int]) -> bool:
         """Whether tensors are in place, whatever has gone wrong since."""
@@ -122,9 +133,11 @@ class Session:
         missing = wanted[:]
 
         def over() -> bool:
-            while missing and arrived[missing[-1]]:  # nobody looks at any of them twice
-                missing.pop()
-            self._awaited.update(missing[-1:])
+            while missing:  # nobody looks at any of them twice
+                self._awaited.add(missing[-1])  # first: whoever lets it arrive looks here afterwards
+                if not arrived[missing[-1]]:
+                    break
+                self._awaited.discard(missing.pop())
             return self._error is not None or not missing
 
         self._wait(over)
@@ -203,10 +216,24 @@ class Session:
         """Let every wait end, because a tensor does not arrive."""
         self.fail(self._failure(f"tensor '{self._name(tensor)}' has not arrived; {first_line(error)}"))
 
-    def listen(self, heard: Callable[[str], None]) -> None:
-        """Call back if another rank raises an alarm, until `ignore` is called; the log says whom it waits for."""
+    def fail_elsewhere(self, what: str) -> None:
+        """Let training end, because gradients that went another way did not arrive."""
+        self.fail(CommunicationError(f"{self.here}: {what}"))
+
+    @property
+    def here(self) -> str:
+        """Rank and step, for a message."""
+        return f"rank {self._rank}, step {self.step}"
+
+    def listen(self, heard: Callable[[str], None], *, where: Callable[[], str] | None = None) -> None:
+        """Call back if another rank raises an alarm, until `ignore` is called.
+
+        Args:
+            heard: is told the message.
+            where: tells for a line in the log what is waited for; by default the tensor.
+        """
         if self._rollcall is not None:
-            self._rollcall.listen(heard, where=self._waits)
+            self._rollcall.listen(heard, where=where or self._waits)
 
     def ignore(self) -> None:
         """Listen to no alarm."""
@@ -235,7 +262,7 @@ class Session:
     def _waits(self) -> str:
         late = self._late()
         what = f"tensor '{self._name(late[0])}' has not arrived" if late else "a step has not ended"
-        return f"rank {self._rank}, step {self.step}: {what}"
+        return f"{self.here}: {what}"
 
     def _late(self) -> list[int]:
         """Tensors that have not arrived, those among them that only a device still waits for."""
@@ -246,7 +273,7 @@ class Session:
         """Tensors that only a device still waits for."""
         return {segment.tensor for block in self._engine.unfinished() for segment in block.segments}
 
-    def _finish(self) -> bool:
+    def finish(self) -> bool:
         """Wait until no block is under way, on a device either: before plans change, and at the end.
 
         Returns:
@@ -259,6 +286,13 @@ class Session:
             time.sleep(0.01)
         return over
 
+    def _finish_before(self, cannot: str) -> None:
+        """Wait until no block is under way; else fail, and say what cannot be done."""
+        if not self.finish():
+            why = f"{cannot}: blocks of the last step are not over within {self.timeout_s:g} s"
+            self.fail(self.located(why))  # the first failure counts
+        self.check()
+
     def close(self, *, ended: bool) -> bool:
         """Wait for what other ranks still need of a step that was ended, and let go of the engine.
 
@@ -269,17 +303,18 @@ class Session:
             whether nothing is under way.
         """
         if ended:
-            self._finish()
+            self.finish()
         over = self.runner.at_boundary and not self._engine.unfinished()
         self._engine.close()
         return over and self._error is None
 
     def _on_arrived(self, tensor: int) -> None:
-        with self._changed:
-            if not self._arrived[tensor]:
-                self._arrived[tensor] = True  # first: who sees that none is coming may begin the next step
-                self._coming -= 1
-            if tensor in self._awaited:
+        """Note it without a lock: the runner tells of one tensor at a time."""
+        if not self._arrived[tensor]:
+            self._arrived[tensor] = True  # first: who sees that none is coming may begin the next step
+            self._coming -= 1
+        if tensor in self._awaited:
+            with self._changed:
                 self._awaited.discard(tensor)
                 self._changed.notify_all()
 
@@ -294,8 +329,7 @@ class Session:
 
     def _failure(self, what: str) -> CommunicationError:
         flying = self.runner.under_way + [block.index for block in self._engine.unfinished()]
-        where = f"rank {self._rank}, step {self.step}"
-        return CommunicationError(f"{where}: {what} ({len(flying)} blocks under way: {flying[:5]})")
+        return CommunicationError(f"{self.here}: {what} ({len(flying)} blocks under way: {flying[:5]})")
 
     def _name(self, tensor: int) -> str:
         return self.plan.job.gradients.names[tensor]

@@ -6,10 +6,11 @@ import itertools
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,23 +25,23 @@ from autobyte.errors import InputError, unknown
 from autobyte.internals import restart_fails
 from autobyte.job import Cluster, Job
 from autobyte.scheduler.engines.allreduce import AllReduce
-from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.arguments import AUTO
+from autobyte.torch.arguments import AUTO, rank_0_speaks
 from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics
-from autobyte.torch.exchange.engines import STREAMS, connector, led, resolve
+from autobyte.torch.exchange.engines import connector, led, resolve, way_of, ways_of
 from autobyte.torch.exchange.exchange import Exchange, Listener
 from autobyte.torch.exchange.lookout import Lookout
-from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.progress import Progress
+from autobyte.torch.exchange.reduction import Reduction
 from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.secret import VARIABLE, mark
 from autobyte.torch.exchange.session import Session
+from autobyte.torch.exchange.ways import Way, Ways
 from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
 
 log = logging.getLogger("autobyte")
@@ -134,7 +135,8 @@ class Training:
         average: bool = True,
         diagnostics: Path | str | bool | None = None,
     ) -> None:
-        _check_options(engine, wire_dtype=wire_dtype, accumulation=accumulation, order=order)
+        with rank_0_speaks():
+            _check_options(engine, wire_dtype=wire_dtype, accumulation=accumulation, order=order)
         self.order = order
         self._timeout = timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
@@ -150,6 +152,8 @@ class Training:
         self.engine = engine
         self.config = config or DEFAULT
         self.progress = Progress()
+        self.before_replan: Callable[[], None] = lambda: None
+        self._averages = average
         known = Diagnostics(diagnostics, rank=self.ranks[self.rank])
         known.include(self._state)
         made = ExitStack()
@@ -192,8 +196,10 @@ class Training:
         )
         made.callback(self.control.close, idle=True)
         parameters = self._trained(optimizer, model, group)
+        self.ways = (self.engine,) if order == LEADER else ways_of(engine, self.engine)
         engine = self.engine
-        settings = f"{self.config}, {engine}, {order}, {wire_dtype}, {accumulation} passes a step"
+        given, self.config = self.config, replace(self.config, engine="")
+        settings = f"{given}, {given.engine or engine}, {order}, {wire_dtype}, {accumulation} passes a step"
         self._agree("settings", f"{settings}; {VARIABLE} {mark()}")
         broadcast_state(model, self.control)
         if engine == "ps":
@@ -210,26 +216,23 @@ class Training:
         self.largest = sum(p.numel() * max(p.element_size(), 2) for p in parameters.values())  # bytes of any payload
         self._cannot_halve = ""  # why there is nothing that moves halves of all-reduces
         self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
-        scale = 1 / self.size if average else None
-        self.buffers = Buffers(
-            tensors=len(parameters),
-            scale=scale,
-            wire_dtype=self.job.wire_dtype,
-            streams=STREAMS[engine](parameters, timeout) if engine in STREAMS else None,
-        )
-        if self.buffers.streams is not None:
-            made.callback(self.buffers.streams.close)
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
         self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
-        transport = self._engine = connector(engine)(self, timeout)
-        made.callback(transport.close)
-        self._prepare(plan)
+        self._known = _ids(optimizer)  # when groups were last found to have these alone
+        scale = 1 / self.size if average else None
+        connect_way = partial(way_of, self, parameters, timeout, scale=scale, failed=self._on_failed_copy)
+        self._ways = Ways(self.ways, connect_way, tensors=lambda: self.session.plan.job.gradients.names)
+        transport, own = self._ways.engine, self._ways.own
+        self._engine = own.engine
+        made.callback(self._ways.close)
+        self.buffers = own.buffers
+        self._prepare(plan, own)
         if order == LEADER:
             transport = led(self, transport, timeout)
             made.callback(transport.close)
         rank, rollcall = self.control.global_rank, self.control.rollcall
-        self.session = Session(
+        self.session: Session = Session(
             plan,
             transport,
             rank=rank,
@@ -244,13 +247,15 @@ class Training:
         self.exchange = Exchange(
             parameters,
             self.session,
-            self.buffers,
-            Mirrors({} if engine in STREAMS else parameters, failed=self._on_failed_copy),
+            own.buffers,
+            own.mirrors(),
             self.control,
             listener=listener,
             accumulation=accumulation,
             frozen={name: p for name, p in model.named_parameters() if p in members and name not in parameters},
         )
+        if given != self.config:
+            self.replan(self.job, given, None)
 
     def _tell_others(self, error: BaseException) -> None:
         """Raise an alarm, so that ranks that wait for this one hear at once that it has failed."""
@@ -270,12 +275,42 @@ class Training:
         Raises:
             InputError: there are some; their gradients do not travel.
         """
+        if (ids := _ids(optimizer)) == self._known:  # to hash a parameter takes several times as long
+            return
         added = sum(p not in self._members for group in optimizer.param_groups for p in group["params"])
         if added:
             raise InputError(
                 f"{added} parameters were added to the optimizer after it was wrapped, and their gradients do not "
                 "travel: close() this wrapper, and wrap the optimizer again"
             )
+        self._known = ids
+
+    @property
+    def reducible(self) -> bool:
+        """Whether PyTorch's reducer does with gradients what is done here with DDP's buckets."""
+        exchange = self.exchange
+        on_host = all(parameter.device.type == "cpu" for parameter in exchange.parameters.values())
+        as_they_are = self.job.wire_dtype is None and self.job.accumulation == 1 and self._averages
+        return on_host and as_they_are and self.order == PLANNED and isinstance(self._engine, AllReduce)
+
+    def hand_over(self) -> None:
+        """Let gradients go by PyTorch's reducer, in buckets as large as the config says, until another plan is used.
+
+        Collective: all ranks call it between the same two steps, when no update is due.
+        """
+        exchange, engine = self.exchange, self._engine
+        assert isinstance(engine, AllReduce), "asked for where it is reducible alone"
+        exchange.hand_over(
+            lambda begins: Reduction(
+                exchange.parameters,
+                bucket_bytes=self.config.partition_bytes,
+                engine=engine,
+                session=self.session,
+                control=self.control,
+                begins=begins,
+                muted=lambda: exchange.muted,
+            )
+        )
 
     def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
         """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
@@ -287,10 +322,12 @@ class Training:
             config: policy, partition, credit.
             order: of the blocks.
         """
+        self.before_replan()
+        way = self._ways.reach(config.engine)
         plan = self._plan(job, config, order)
         known = bool(self._cannot_halve)
         try:
-            self._prepare(plan)
+            self._prepare(plan, way)
         except CommunicationError as error:
             if not self._cannot_halve:
                 raise
@@ -298,7 +335,12 @@ class Training:
                 log.warning("the config in force stays, because %s cannot be used: %s", config.full_label, error)
             return
         self.job, self.config, self._order = job, config, None if order is None else list(order)
-        self.exchange.use(plan)
+        self.exchange.use(plan, partial(self._ways.take, way))
+
+    def fitting(self, config: Config) -> Config:
+        """A config that was found elsewhere, without its engine if gradients cannot travel by that here."""
+        known = config.engine in self.ways[1:]
+        return config if known else replace(config, engine="")
 
     def clip(self, kind: float) -> bool:
         """Let the norm of gradients be known before they are in place, from the next step on. Collective.
@@ -347,7 +389,7 @@ class Training:
         current = self.to_json()
         self.job = replace(self.job, clips=self.job.clips or checkpoint.get("clips", False))
         plan = MeasuredPlan.from_json(checkpoint, self.job)
-        config = plan.config
+        config = self.fitting(plan.config)
         if plan.job is None or any(checkpoint[key] != current[key] for key in ("engine", "wire_dtype")):
             self.replan(self.job, config, None)
             return
@@ -367,13 +409,13 @@ class Training:
             return dataclasses.replace(plan, credit_bytes=None)  # the leader's window counts
         return plan
 
-    def _prepare(self, plan: Plan) -> None:
+    def _prepare(self, plan: Plan, way: Way) -> None:
         """Connect what moves halves of all-reduces, where a plan has any. Collective.
 
         Raises:
             CommunicationError: on every rank, if one of them cannot.
         """
-        engine = self._engine
+        engine = way.engine
         if plan.tiling.gathers is None or not isinstance(engine, AllReduce) or engine.halves is not None:
             return
         if self._cannot_halve:
@@ -397,7 +439,7 @@ class Training:
             for connection in connections.values():
                 connection.sock.close()
             raise
-        engine.move_halves(Halves(self.buffers, rank=rank, ranks=ranks, connections=connections))
+        engine.move_halves(Halves(way.buffers, rank=rank, ranks=ranks, connections=connections))
 
     def _check_all(self, problem: str) -> None:
         """Raise on every rank what keeps one of them from moving halves. Collective."""
@@ -414,11 +456,11 @@ class Training:
         self.control.close(idle=self.session.close(ended=ended))
 
     def _state(self) -> str:
-        progress = self.progress
+        progress, engine = self.progress, self.config.engine or self.engine
         return (
             f"step {progress.travelling} travels; {progress.steps} steps were closed, the last one is "
             f"{progress.phase.value}\n"
-            f"config: {self.config}\nengine {self.engine}, order {self.order}, ranks {self.ranks}"
+            f"config: {self.config}\nengine {engine}, order {self.order}, ranks {self.ranks}"
             + (f", servers {self.servers}" if self.engine == "ps" else "")
         )
 
@@ -439,10 +481,7 @@ class Training:
     def _look_out(self) -> Lookout | None:
         """What looks after blocks that only a device knows to be over."""
         engine = self._engine
-        if not isinstance(engine, Ordered):
-            return None
-        engine.names = lambda: self.session.plan.job.gradients.names
-        return Lookout(self.session, engine)
+        return Lookout(self.session, engine) if isinstance(engine, Ordered) else None
 
     def _on_failed_copy(self, error: Exception) -> None:
         self.session.fail(self.session.located(f"a copy from the GPU: {first_line(error)}"))
@@ -471,6 +510,11 @@ class Training:
         laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
         self._agree("a model", laid)  # gradients travel in the order of memory
         return parameters
+
+
+def _ids(optimizer: Optimizer) -> list[list[int]]:
+    """Which parameters every group has."""
+    return [list(map(id, group["params"])) for group in optimizer.param_groups]
 
 
 def _check_options(engine: str, *, wire_dtype: str | None, accumulation: int, order: str) -> None:
@@ -532,7 +576,6 @@ def broadcast_state(model: nn.Module, control: Control, *, buffers_only: bool = 
     Raises:
         CommunicationError: a rank does not take part within the timeout.
     """
-    for name, parameter in () if buffers_only else model.named_parameters():
-        control.send(parameter, what=f"parameter '{name}'")
-    for name, buffer in model.named_buffers():
-        control.send(buffer, what=f"buffer '{name}'")
+    if not buffers_only:
+        control.send_each((f"parameter '{name}'", parameter) for name, parameter in model.named_parameters())
+    control.send_each((f"buffer '{name}'", buffer) for name, buffer in model.named_buffers())

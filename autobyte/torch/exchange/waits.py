@@ -1,7 +1,7 @@
 """Exposed communication: for how long the model's computing stood still until averages were there."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autobyte.torch.model.marks import Mark, Marks
 
@@ -18,6 +18,7 @@ class Waits:
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
         self._unread: deque[list[Mark]] = deque(maxlen=UNREAD)
+        self.record: Callable[[list[Mark]], None] | None = None  # is told of each wait, while a trace is on
         self.total_s = 0.0  # of all waits that were over when they were last looked at (s)
 
     def enter(self) -> Mark:
@@ -31,7 +32,10 @@ class Waits:
             entered: what `enter` gave.
             awaited: the moments that the model's stream waits for; none if the thread has waited.
         """
-        self._unread.append([entered, *(awaited or [self._marks.now()])])
+        marks = [entered, *(awaited or [self._marks.now()])]
+        self._unread.append(marks)
+        if self.record is not None:
+            self.record(marks)
 
     def read(self) -> None:
         """Look which are over by now."""

@@ -40,6 +40,8 @@ class Clipping:
     @torch.no_grad()
     def apply(self, parameters: Iterable[nn.Parameter]) -> None:
         """Clip gradients in place; those that are None stay so."""
+        if self.factor == 1.0 and self.limit == math.inf:
+            return
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if gradients and self.factor != 1.0:
             torch._foreach_mul_(gradients, self.factor)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,30 +32,30 @@ class Former:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._parameters: dict[nn.Parameter, Tensor] = {}
-        self._states: dict[nn.Parameter, dict[str, Any] | None] = {}
-        self._room: dict[nn.Parameter, dict[str, Tensor]] = defaultdict(dict)
+        self._states: dict[nn.Parameter, dict[str, Any] | None] = {}  # of the parameters that are kept
+        self._copies: dict[nn.Parameter, dict[str, _Copy]] = defaultdict(dict)
+        self._batches: dict[tuple[torch.device, torch.dtype], _Batch] = defaultdict(lambda: _Batch([], []))
 
     def __len__(self) -> int:
         """Parameters that are kept."""
-        return len(self._parameters)
+        return len(self._states)
 
     def keep(self, parameters: Iterable[nn.Parameter]) -> None:
         """Copy parameters, and the state that the optimizer has for them."""
-        copies = _Copies()
+        states = self._optimizer.state
         for parameter in parameters:
-            room, state = self._room[parameter], self._optimizer.state.get(parameter)
-            self._parameters[parameter] = copies.of(parameter, room, _OWN)
+            copies, state = self._copies[parameter], states.get(parameter)
+            self._copy(parameter, copies, _OWN)
             self._states[parameter] = (
-                None if state is None else {key: _kept(value, copies, room, key) for key, value in state.items()}
+                None if state is None else {key: self._kept(value, copies, key) for key, value in state.items()}
             )
-        copies.make()
+        for batch in self._batches.values():
+            batch.make()
 
     def bring_back(self) -> None:
         """Make parameters and state what they were when they were kept, and let go of the copies."""
-        for parameter, value in self._parameters.items():
-            parameter.copy_(value)
         for parameter, state in self._states.items():
+            parameter.copy_(self._copies[parameter][_OWN].tensor)
             self._optimizer.state.pop(parameter, None)
             if state is not None:
                 self._optimizer.state[parameter] = state
@@ -64,39 +64,50 @@ class Former:
 
     def forget(self) -> None:
         """Let go of the copies: the step is whole."""
-        self._parameters.clear()
         self._states.clear()
 
     def release(self) -> None:
         """Let go of memory that is kept for copies, too."""
-        self._room.clear()
+        self._copies.clear()
+        self._batches.clear()
+
+    def _kept(self, value: Any, copies: "dict[str, _Copy]", key: str) -> Any:
+        if isinstance(value, Tensor):
+            return self._copy(value, copies, key)
+        return list(value) if isinstance(value, list) else value
+
+    def _copy(self, tensor: Tensor, copies: "dict[str, _Copy]", key: str) -> Tensor:
+        """A tensor's copy, in memory that is there from a step before if it fits; `keep` fills it."""
+        kept = copies.get(key)
+        if kept is None or not kept.fits(tensor):
+            room = torch.empty_like(tensor, requires_grad=False)
+            kept = copies[key] = _Copy(room, self._batches[tensor.device, tensor.dtype])
+        kept.batch.targets.append(kept.tensor)
+        kept.batch.sources.append(tensor)
+        return kept.tensor
 
 
-class _Copies:
-    """Copies of many tensors, made in one call for each device and dtype."""
+class _Batch(NamedTuple):
+    """What is copied in one call: tensors of one device and dtype."""
 
-    def __init__(self) -> None:
-        self._pairs: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = defaultdict(
-            lambda: ([], [])
-        )
-
-    def of(self, tensor: Tensor, room: dict[str, Tensor], key: str) -> Tensor:
-        """A tensor's copy, in room that is there from a step before if it fits; `make` fills it."""
-        device, dtype, copy = tensor.device, tensor.dtype, room.get(key)
-        if copy is None or copy.shape != tensor.shape or copy.dtype != dtype or copy.device != device:
-            copy = room[key] = torch.empty_like(tensor, requires_grad=False)
-        targets, sources = self._pairs[device, dtype]
-        targets.append(copy)
-        sources.append(tensor)
-        return copy
+    targets: list[Tensor]
+    sources: list[Tensor]
 
     def make(self) -> None:
-        """Fill the copies."""
-        for targets, sources in self._pairs.values():
-            copy_each(targets, sources)
+        """Fill the targets."""
+        if self.targets:
+            copy_each(self.targets, self.sources)
+            self.targets.clear()
+            self.sources.clear()
 
 
-def _kept(value: Any, copies: _Copies, room: dict[str, Tensor], key: str) -> Any:
-    if isinstance(value, Tensor):
-        return copies.of(value, room, key)
-    return list(value) if isinstance(value, list) else value
+class _Copy(NamedTuple):
+    """Where a tensor's copy lies, step after step, and with what it is made."""
+
+    tensor: Tensor
+    batch: _Batch
+
+    def fits(self, tensor: Tensor) -> bool:
+        """Whether it is like another tensor, which may have come in the place of the one that was copied before."""
+        own = self.tensor
+        return own.dtype is tensor.dtype and own.shape == tensor.shape and own.device == tensor.device

@@ -32,6 +32,10 @@ LOOKS: frozenset[Any] = frozenset(
 )
 
 
+#: Within the block parameters are read as they are, and no update is taken.
+as_they_are = torch._C.DisableTorchFunctionSubclass
+
+
 class Pending:
     """The class that a parameter has, beside its own, while its update is due."""
 
@@ -43,7 +47,7 @@ class Pending:
     ) -> Any:
         """Take the updates of all parameters that an operation reads or writes, then do it."""
         if func in LOOKS:
-            with torch._C.DisableTorchFunctionSubclass():
+            with as_they_are():
                 return func(*args, **(kwargs or {}))
         for kind in types:
             if issubclass(kind, Pending):

@@ -40,7 +40,7 @@ class Step:
     @property
     def inputs(self) -> list[Tensor]:
         """All tensors in the inputs."""
-        return list(_tensors((self._arguments, self._keywords)))
+        return list(tensors_in((self._arguments, self._keywords)))
 
     def clear_gradients(self) -> None:
         """Set every `.grad` to None."""
@@ -84,7 +84,7 @@ def mean_loss(outputs: Any) -> Tensor:
     Raises:
         InputError: there are none.
     """
-    means = [t.mean() for t in _tensors(outputs) if t.is_floating_point() and t.requires_grad]
+    means = [t.mean() for t in tensors_in(outputs) if t.is_floating_point() and t.requires_grad]
     if not means:
         raise InputError(
             f"the model returned {type(outputs).__name__} without a floating tensor that depends on a trainable "
@@ -131,13 +131,14 @@ def _placed(value: Any, device: torch.device) -> Any:
     return value
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in what a model takes or returns, however they are nested."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
-        yield from _tensors(list(value.values()))
+        yield from tensors_in(list(value.values()))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from _tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
+        yield from tensors_in([getattr(value, field.name) for field in dataclasses.fields(value)])

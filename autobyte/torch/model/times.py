@@ -107,8 +107,10 @@ class _Pass:
         at_s = marks.seconds([mark for mark in taken if mark is not None])
         if at_s is None:
             return None
-        told = iter(at_s)
-        *rows, forward_over = [NEVER if mark is None else next(told) for mark in taken]
+        if len(at_s) < len(taken):
+            told = iter(at_s)
+            at_s = [NEVER if mark is None else next(told) for mark in taken]
+        *rows, forward_over = at_s
         entered, left, completed = np.array(rows).reshape(3, self.layers)
         called, complete = ~np.isnan(entered), ~np.isnan(completed)
         forward, backward = np.zeros((2, self.layers))

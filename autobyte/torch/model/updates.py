@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter, is_
 from typing import Any, Protocol
 
 import torch
@@ -33,9 +34,11 @@ from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.pending import PendingClasses
+from autobyte.torch.model.pending import PendingClasses, as_they_are
 from autobyte.torch.model.reads import Reads
+from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
+from autobyte.torch.model.unfinished import Unfinished
 
 log = logging.getLogger("autobyte")
 
@@ -43,6 +46,9 @@ Called = Callable[[nn.Module, object], None]
 
 #: Optimizers that treat every element by itself and keep state per parameter: updating layer by layer is the same.
 ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
+
+#: Parameters that are copied in one call: together with a layer that needs it, and while one is awaited.
+SOON_BYTES, AHEAD_BYTES = 1 << 20, 16 << 20
 
 
 class Averages(Protocol):
@@ -59,6 +65,9 @@ class Averages(Protocol):
     @property
     def failed(self) -> bool:
         """Whether averages that have not arrived never will."""
+
+    def whole_later(self) -> Callable[[], bool]:
+        """What tells whether every average of the step has arrived, when later ones were closed, too."""
 
     def arrived(self, names: Iterable[str]) -> bool:
         """Whether gradients are averaged and in `.grad`; nobody waits."""
@@ -77,31 +86,43 @@ class Updates:
     arrived: one call of the optimizer costs more than the update of a small layer. They run on a shallow copy of the
     optimizer that shares its state and sees these layers' parameters only.
 
-    A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update,
-    which mostly is while it waits for one. If they never come, the layers that were updated are again what they were,
-    and no update is due. Where a device waits for averages, and not the thread that trains, nothing is copied: a
-    step that cannot be whole is lost with the parameters.
+    A step is committed whole or undone. As long as averages are still to come, a layer is copied before its update:
+    while another one is awaited, if there is such a wait. If they never come, the layers that were updated are again
+    what they were, and no update is due. Where a device waits for averages, and not the thread that trains, all is
+    copied when the step begins if `undo` says so; else a step that cannot be whole is lost with the parameters.
 
     Args:
         optimizer: the user's.
         averages: knows when gradients are averaged and in place.
-        undone: is called when a step was undone.
+        undone: is called when steps were undone, with their number.
+        undo: whether copies are kept where a device waits for averages.
     """
 
-    def __init__(self, optimizer: Optimizer, averages: Averages, undone: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        averages: Averages,
+        undone: Callable[[int], None] = lambda _: None,
+        *,
+        undo: bool = False,
+    ) -> None:
         self._optimizer = optimizer
         self._part = copy.copy(optimizer)
         self._averages = averages
         self._undone = undone
+        self._unfinished = Unfinished(optimizer) if undo else None
         self._former = Former(optimizer)  # of the layers that were updated ahead of the whole step
         self._layers: list[_Layer] = []
         self._held = _Held()
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
+        self.timeline: TrainingTimeline | None = None  # is told of updates, while a trace is on
         self._due = 0  # layers whose update is due
+        self._next = 0  # the first layer that was not looked at, to copy it with others
         self._clipping = Clipping()
         self._reads = Reads()
         self._taking = threading.RLock()  # any thread that reads a parameter takes its update
+        self._places: list[tuple[nn.Module, Hook]] = []  # of the hooks
         self._hooks: list[RemovableHandle] = []
 
     @property
@@ -134,14 +155,25 @@ class Updates:
             self._layers.append(_Layer(parameters, self._held.add(parameters), partial(self._read, index)))
             places |= dict.fromkeys(self._layers[-1].parameters.values(), index)
             hook = Hook(uncompiled(self._on_call(index, times)))
-            self._hooks.append(layer.module.register_forward_pre_hook(hook, prepend=True))
+            self._places.append((layer.module, hook))
         for module in model.modules():
             owned = {places[p] for p in module.parameters(recurse=False) if p in places}
             others = sorted(index for index in owned if layers[index].module is not module)
             if others:
                 hook = Hook(uncompiled(self._on_other_call(others)))
-                self._hooks.append(module.register_forward_pre_hook(hook, prepend=True))
+                self._places.append((module, hook))
         self._trained = []
+        self.attach()
+
+    def attach(self) -> None:
+        """Set the hooks; with none of them, no update may wait."""
+        self._hooks = [module.register_forward_pre_hook(hook, prepend=True) for module, hook in self._places]
+
+    def detach(self) -> None:
+        """Take the hooks away while no update is due."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def plan(self, clipping: Clipping) -> None:
         """`step()` was called: every layer's update is due, with the hyper-parameters of now.
@@ -154,7 +186,7 @@ class Updates:
         self._clipping = clipping
         self._reads.step()
         groups = self._optimizer.param_groups
-        self._hyper = [{k: _as_now(v) for k, v in group.items() if k != "params"} for group in groups]
+        self._hyper = self.keep()
         trained = [[id(parameter) for parameter in group["params"]] for group in groups]
         if trained != self._trained:
             self._trained = trained
@@ -163,7 +195,35 @@ class Updates:
         self._held.note(self._averages.missing)
         for layer in self._layers:
             layer.plan()
-        self._due = len(self._layers)
+        self._due, self._next = len(self._layers), 0
+
+    @torch.no_grad()
+    def keep(self, *, copy: bool = True) -> list[dict[str, Any]]:
+        """Copy all that the closed step is about to change, where a device takes its updates; the hyper-parameters.
+
+        Args:
+            copy: whether the step has not changed anything yet.
+        """
+        groups = self._optimizer.param_groups
+        hyper = [{k: _as_now(v) for k, v in group.items() if k != "params"} for group in groups]
+        if self._unfinished is not None and self._averages.ahead:
+            with unrecorded():
+                self._unfinished.keep(hyper, self._averages.whole_later(), copy=copy)
+        return hyper
+
+    @torch.no_grad()
+    def undo(self) -> bool:
+        """Make parameters what they were before averages were missing, though a device went on; whether it can be."""
+        self._give_up_due()
+        with unrecorded():
+            undone = None if self._unfinished is None else self._unfinished.undo()
+        if undone is None:
+            return False
+        steps, hyper = undone
+        if steps:
+            self._put_back(hyper)
+            self._undone(steps)
+        return True
 
     def settle(self) -> None:
         """Take every update that is due, front layers first."""
@@ -172,17 +232,17 @@ class Updates:
                 if layer.due:
                     self._take(index)
 
-    def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[nn.Parameter]:
-        """`zero_grad()` was called: clear gradients that still travel after their update; return their parameters."""
+    def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[int]:
+        """`zero_grad()` was called: clear gradients that still travel after their update; ids of their parameters."""
         due = [layer for layer in self._layers if layer.due]
         for layer in due:
             layer.clear = clear
-        return {parameter for layer in due for parameter in layer.parameters.values()}
+        return {each for layer in due for each in map(id, layer.parameters.values())}
 
     def remove(self) -> None:
         """Take the hooks away, and give up what is due and refused: parameters can be read again."""
-        for hook in self._hooks:
-            hook.remove()
+        self.detach()
+        self._places = []
         left = [name for layer in self._layers if layer.due for name in layer.parameters]
         if left:
             log.warning(
@@ -235,16 +295,18 @@ class Updates:
             layers = [self._layers[first]]
             if not layers[0].due:  # another thread was faster
                 return
+            if self.timeline is not None:
+                self.timeline.take()
             try:
                 self._withdraw(layers[0])
-                self._keep(layers, left=self._due - 1)
+                self._keep(first)
                 self._averages.wait(layers[0].parameters)
                 for layer in self._arrived_after(first):
                     layers.append(layer)
                     self._withdraw(layer)
                 if len(layers) > 1:
                     self._averages.wait([name for layer in layers[1:] for name in layer.parameters])
-                    self._keep(layers[1:], left=self._due - len(layers))
+                    self._keep_all(layers)
                 self._update(layers)
             except BaseException:
                 for layer in layers:
@@ -252,6 +314,8 @@ class Updates:
                 if self._averages.failed and not self._averages.whole:
                     self._give_up()
                 raise
+            if self.timeline is not None:
+                self.timeline.taken()
             self._due -= len(layers)
             if not self._due:
                 self._former.forget()
@@ -271,15 +335,48 @@ class Updates:
                     return
                 yield layer
 
-    def _keep(self, layers: Sequence["_Layer"], *, left: int) -> None:
-        """Copy layers that are about to be updated ahead of so many others."""
-        if self._averages.ahead:
+    def _keep(self, first: int) -> None:
+        """Copy a layer that is about to be updated ahead of others.
+
+        Those that come next are copied with it: some in the same call, which takes longer than to copy a small layer,
+        and more as long as its averages have not arrived.
+        """
+        averages, layer = self._averages, self._layers[first]
+        if averages.ahead or self._due == 1:
             return
-        if self._averages.whole:
+        if averages.whole:
             self._former.forget()  # nothing can come between
-        elif left:
-            with unrecorded():
-                self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
+            return
+        if not layer.kept:
+            self._copy([layer, *self._after(first, SOON_BYTES)])
+        while not averages.arrived(layer.parameters) and (others := self._after(first, AHEAD_BYTES)):
+            self._copy(others)
+
+    def _keep_all(self, layers: "Sequence[_Layer]") -> None:
+        """Copy layers that are about to be updated ahead of others."""
+        left = [layer for layer in layers if not layer.kept]
+        if left and self._due > len(layers) and not (self._averages.ahead or self._averages.whole):
+            self._copy(left)
+
+    def _after(self, first: int, nbytes: int) -> "list[_Layer]":
+        """The layers after one that are still to be copied, up to so many bytes."""
+        found: list[_Layer] = []
+        self._next = max(self._next, first + 1)
+        for layer in itertools.islice(self._layers, self._next, None):
+            nbytes -= layer.nbytes
+            if nbytes < 0:
+                break
+            self._next += 1
+            if layer.due and not layer.kept:
+                found.append(layer)
+        return found
+
+    def _copy(self, layers: "Sequence[_Layer]") -> None:
+        """Copy layers, some of whose updates are due and stay so."""
+        with unrecorded(), as_they_are():
+            self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
+        for layer in layers:
+            layer.kept = True
 
     def _give_up_due(self) -> None:
         """Updates that are due will not be taken."""
@@ -294,16 +391,21 @@ class Updates:
     def _give_up(self) -> None:
         """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again.
 
-        Not so where a device has updated layers from what lay in memory.
+        Not so where a device has updated layers from what lay in memory, and nothing was kept.
         """
         self._give_up_due()
         if self._averages.ahead:
+            self.undo()
             return
         with unrecorded():
             self._former.bring_back()
-        for group, hyper in zip(self._optimizer.param_groups, self._hyper, strict=False):
-            _put_back(group, hyper)
-        self._undone()
+        self._put_back(self._hyper)
+        self._undone(1)
+
+    def _put_back(self, hyper: list[dict[str, Any]]) -> None:
+        """Undo what schedulers did since hyper-parameters were noted."""
+        for group, former in zip(self._optimizer.param_groups, hyper, strict=False):
+            _put_back(group, former)
 
     def _update(self, layers: Sequence["_Layer"]) -> None:
         """Update parameters from their gradients.
@@ -339,13 +441,15 @@ class _Layer:
         self.parameters = parameters
         self.span = span
         self.classes = PendingClasses(parameters.values(), take)
+        self.nbytes = sum(parameter.nbytes for parameter in parameters.values())
         self.due = False
+        self.kept = False  # it is copied as it was before its update
         self.clear: Callable[[nn.Parameter], None] | None = None
         self.members: dict[int, list[nn.Parameter]] = {}  # this layer's parameters, by the optimizer's groups
 
     def plan(self) -> None:
         """Its update is due."""
-        self.clear, self.due = None, True
+        self.clear, self.due, self.kept = None, True, False
         self.classes.set()
 
     def refuse(self) -> None:
@@ -393,7 +497,7 @@ class _Held:
             if gradient is None:
                 zeros = missing(self._names[place])
                 gradients[place] = self.standing_in[place] = self._parameters[place].grad = zeros
-        self._versions = _versions(self._parameters)
+        self._versions = list(map(_version, self._parameters))
         self._gradient_versions = _versions(gradients)
 
     def withdraw(self, span: slice) -> None:
@@ -423,7 +527,7 @@ class _Held:
             InputError: a parameter, or its gradient, was changed meanwhile.
         """
         parameters, gradients = self._parameters[span], self._gradients[span]
-        place = _differing(_versions(parameters), self._versions[span])
+        place = _differing(list(map(_version, parameters)), self._versions[span])
         if place is not None:
             raise InputError(
                 f"parameter '{self._names[span][place]}' was changed after step(), before its update was taken: call "
@@ -432,6 +536,8 @@ class _Held:
         place = _differing(_versions(gradients), self._gradient_versions[span])
         if place is not None:
             raise _changed(self._names[span][place])
+        if self._is_untouched(span):
+            return
         for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True), span.start):
             now = parameter.grad
             if now is not gradient and now is not None and place not in self.standing_in:
@@ -439,8 +545,9 @@ class _Held:
 
     def restore(self, span: slice) -> list[nn.Parameter]:
         """Bring back gradients that had been dropped, and return their parameters."""
-        dropped = []
-        for place, parameter in enumerate(self._parameters[span], span.start):
+        dropped: list[nn.Parameter] = []
+        untouched = not self.standing_in and self._is_untouched(span)
+        for place, parameter in () if untouched else enumerate(self._parameters[span], span.start):
             if place in self.standing_in:  # `.grad` is what arrived from other ranks, or None
                 if place in self._dropped:
                     dropped.append(parameter)
@@ -450,8 +557,15 @@ class _Held:
         self._let_go(span)
         return dropped
 
+    def _is_untouched(self, span: slice) -> bool:
+        """Whether every `.grad` is what it was."""
+        return all(map(is_, [parameter.grad for parameter in self._parameters[span]], self._gradients[span]))
+
     def _let_go(self, span: slice) -> None:
         self._gradients[span] = [None] * (span.stop - span.start)
+
+
+_version = attrgetter("_version")
 
 
 def _versions(tensors: Iterable[torch.Tensor | None]) -> list[int]:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -45,6 +46,8 @@ class Window:
         totals: of the blocks that went over the wire, as `costs.totals` has them, shape [ranks, 4].
         sent: blocks with little in flight and all blocks, as `costs.sent` has them, shape [ranks, 2, 4]; or None.
         exposed_s: of a step, for how long the model stood still for averages, shape [ranks] (s); or None.
+        reduced: whether gradients went by PyTorch's reducer: only steps were measured, and layers' times are those of
+            an earlier window.
     """
 
     config: Config
@@ -55,15 +58,17 @@ class Window:
     totals: Floats
     sent: Floats | None = None
     exposed_s: Floats | None = None
+    reduced: bool = False
 
     @classmethod
-    def of(cls, config: Config, first: int, ranks: Sequence[RankWindow]) -> Self:
+    def of(cls, config: Config, first: int, ranks: Sequence[RankWindow], *, reduced: bool = False) -> Self:
         """A window from what every rank measured in it.
 
         Args:
             config: in force in it.
             first: its first step.
             ranks: what each of them measured.
+            reduced: whether gradients went by PyTorch's reducer.
         """
         return cls(
             config,
@@ -73,7 +78,8 @@ class Window:
             np.stack([each.backward_s for each in ranks]),
             np.stack([each.totals for each in ranks]),
             np.stack([each.sent for each in ranks]),
-            np.array([each.exposed_s for each in ranks]),
+            None if reduced else np.array([each.exposed_s for each in ranks]),
+            reduced,
         )
 
     @property
@@ -86,6 +92,19 @@ class Window:
     def slowest(self) -> int:
         """The rank whose layers take longest."""
         return int((self.forward_s + self.backward_s).sum(axis=1).argmax())
+
+    @property
+    def slowest_exposed_s(self) -> float | None:
+        """Exposed communication of that rank in a step (s); None where it was not measured."""
+        return None if self.exposed_s is None else float(self.exposed_s[self.slowest])
+
+    @property
+    def overlap(self) -> float | None:
+        """Share of that rank's communication for which its model did not stand still; None where it is not known."""
+        busy_s = float(self.totals[self.slowest, 2]) / len(self.step_s)
+        if self.slowest_exposed_s is None or busy_s <= 0:
+            return None
+        return max(0.0, 1 - self.slowest_exposed_s / busy_s)
 
     def holds(self, now: "Window", drift: float = DRIFT) -> bool:
         """Whether a plan that was made from this window is still good in a new one.
@@ -114,19 +133,21 @@ class Advice:
     Args:
         plan: config, job and order.
         brief: whether the config is on trial, in a window that ends early.
+        reduced: whether gradients are to go by PyTorch's reducer, where all ranks can.
     """
 
     plan: MeasuredPlan
     brief: bool
+    reduced: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The answer in plain JSON, for the other ranks."""
-        return self.plan.to_json() | {"brief": self.brief}
+        return self.plan.to_json() | {"brief": self.brief, "reduced": self.reduced}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], job: Job) -> Self:
         """Read what `to_json` wrote; `job` is this rank's, which differs from rank 0's only in what was measured."""
-        return cls(MeasuredPlan.from_json(data, job), data["brief"])
+        return cls(MeasuredPlan.from_json(data, job), data["brief"], data["reduced"])
 
 
 class Adviser:
@@ -139,6 +160,7 @@ class Adviser:
             ended. With None the config stays, and only the sequence is planned.
         drift: relative change of times or rates that calls for a new plan.
         recording: is given every window.
+        reducible: whether gradients can go by PyTorch's reducer, as far as this rank knows.
     """
 
     def __init__(
@@ -149,6 +171,7 @@ class Adviser:
         *,
         drift: float = DRIFT,
         recording: Recording | None = None,
+        reducible: bool = False,
     ) -> None:
         self._training = training
         self._layers = layers
@@ -166,11 +189,12 @@ class Adviser:
         self.latest: Window | None = None
         self.least_s: float | None = None  # the shortest median step of a window
         self.answer: Advice | None = None
-        self._costs = BlockCosts()
+        self._costs: defaultdict[str, BlockCosts] = defaultdict(BlockCosts)  # by engine
         self._told = False
         self.failure = ""
         self.cpu_s = 0.0  # of the tuner and the planner
         self.trials: dict[Config, Trial] = {}
+        self.reducible = reducible
 
     @property
     def state(self) -> State:
@@ -287,9 +311,10 @@ class Adviser:
 
         Args:
             window: the latest.
-            costs: seconds per block and per byte; by default those fitted to the windows of all configs.
+            costs: seconds per block and per byte; by default those fitted to all windows of its engine.
         """
-        per_block_s, per_byte_s = costs or (self._costs.per_block_s, self._costs.per_byte_s)
+        known = self._costs[window.config.engine]
+        per_block_s, per_byte_s = costs or (known.per_block_s, known.per_byte_s)
         job, slowest = self._training.job, window.slowest
         names = self._training.exchange.parameters
         times = window.forward_s[slowest].tolist(), window.backward_s[slowest].tolist()
@@ -300,10 +325,12 @@ class Adviser:
     def _think(self, window: Window, epoch: int) -> None:
         began_s = time.thread_time()
         try:
-            self._costs.add(window.config, window.totals)
+            costs = self._costs[window.config.engine]
+            if not window.reduced:
+                costs.add(window.config, window.totals)
             median_s = float(np.median(window.step_s))
             self.least_s = median_s if self.least_s is None else min(self.least_s, median_s)
-            if self._costs.assumed and not self._told:
+            if costs.assumed and not self._told:
                 self._told = True
                 log.info(
                     "too few blocks, or too much alike, to tell what one costs: until that is measured, plans assume "
@@ -313,9 +340,7 @@ class Adviser:
                 self._recording.add(self._measured(window), self.measured_job(window).model)
             config = self._choose(window)
             planned = None if self._stale or config != window.config else self._planned
-            answer = (
-                None if planned is not None and planned.holds(window, self._drift) else self._plan(window, config)
-            )
+            answer = None if self._stays(window, planned) else self._plan(window, config)
         except (Exception, SystemExit) as error:  # training goes on with the plan it has
             if not threading.main_thread().is_alive():
                 return  # the script is over, and what planning needs may be gone
@@ -329,6 +354,19 @@ class Adviser:
             if answer is not None or (planned is not None and planned.config != config):
                 self._planned, self._stale = window, False  # later windows are compared with this one
             self.latest, self.answer = window, answer
+
+    def _stays(self, window: Window, planned: Window | None) -> bool:
+        """Whether the plan in force is still good, which was made from a window; None if it is another's."""
+        if planned is None or window.reduced != self._reduces(window.config):
+            return False
+        return window.reduced or planned.holds(window, self._drift)
+
+    def _reduces(self, config: Config) -> bool:
+        """Whether gradients are to go by PyTorch's reducer: where DDP's buckets are on trial, or have won."""
+        audition = None if self._search is None else self._search.audition
+        if audition is None or audition.left is None or config.policy != "ddp":
+            return False
+        return self.reducible
 
     def _choose(self, window: Window) -> Config:
         """The config that runs next."""
@@ -378,11 +416,11 @@ class Adviser:
         self._begun = True
         job, ended, begun = self.measured_job(window), audition.over, audition.left is not None
         usual_s = audition.usual_s
-        chosen = audition.choose(job, window.config, step_s)
+        chosen = audition.choose(job, window.config, step_s, fresh=not window.reduced)
         if not begun:
             log.info(
                 "search begun: %d configs are measured, one window of ten steps each; DDP's best buckets are one of "
-                "them", 1 + (audition.left or 0),
+                "them%s", 1 + (audition.left or 0), search.elsewhere,
             )  # fmt: skip
         if audition.over and not ended:
             search.finish(job, chosen, audition.trials)
@@ -411,7 +449,9 @@ class Adviser:
         return float(np.median(steps))
 
     def _plan(self, window: Window, config: Config) -> Advice:
-        job = self.measured_job(window)
+        engine = config.engine if config.engine in self._costs else window.config.engine
+        costs = self._costs[engine]
+        job = self.measured_job(window, (costs.per_block_s, costs.per_byte_s))
         brief = self.tuning is not None and self.tuning.iterations < WINDOW
-        order = planned_order(job, config, beside=self.measured_job(window, self._costs.beside()))
-        return Advice(MeasuredPlan(config, job, order), brief)
+        order = planned_order(job, config, beside=self.measured_job(window, costs.beside()))
+        return Advice(MeasuredPlan(config, job, order), brief, self._reduces(config))

@@ -1,6 +1,8 @@
 """`policy="auto"`: what simulation finds fastest is measured beside DDP's best bucket; the fastest stays."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean, median
 
 from autobyte.config import Config
@@ -19,14 +21,22 @@ class Audition:
     """Chooses policy and config from a few measured windows; nobody stays slower than with DDP's buckets.
 
     Simulation alone would do on a calm machine; measuring costs one window for each candidate, and two more for each
-    of those that are close: the fastest of many single windows is often the luckiest.
+    of those that are close: the fastest of many single windows is often the luckiest. Where gradients can travel by
+    several engines, that is done on each of them, and the last look is at those that are close of all. What blocks
+    cost there is not known before its first window, which has the fastest config so far.
+
+    Args:
+        engines: as `Config.engine` names them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engines: Sequence[str] = ("",)) -> None:
+        self._engines = list(engines)
+        self._unheard: list[str] = []  # engines on which nothing was measured in this round
         self._left: list[Config] | None = None  # to be measured; None: not begun
         self._seen: dict[Config, list[float]] = {}  # median step of every window (s)
         self._final = False  # those that are close are heard again
         self._hearing = False  # the latest answer is on trial
+        self._opens = False  # it is the first on its engine
         self._usual: list[float] = []  # median steps of the winner's first windows after it has won (s)
         self._off: list[float] = []  # and of the latest ones, if all of them are slower, or all are faster (s)
         self._former_s: float | None = None  # what the winner's step took before this round (s)
@@ -51,20 +61,31 @@ class Audition:
         """Hear nobody: an earlier audition chose this one, whose step took so long then (s)."""
         self._left, self._seen, self._final = [], {config: [step_s]}, True
 
-    def choose(self, job: Job, config: Config, step_s: float | None) -> Config:
-        """What runs next.
+    def choose(self, job: Job, config: Config, step_s: float | None, *, fresh: bool = True) -> Config:
+        """What runs next; a round begins with a window that is fresh.
 
         Args:
             job: as the latest window showed it.
             config: in force in that window.
             step_s: its median step (s); None if it was no measurement.
+            fresh: whether the job is as that window showed it, and not as an earlier one did.
         """
-        if self._left is None or self._lost(config, step_s):
+        if self._lost(config, step_s):
             self._former_s = self.usual_s
-            self._left, self._seen, self._final, self._usual, self._off = shortlist(job), {}, False, [], []
+            self._left, self._seen, self._final, self._usual, self._off = None, {}, False, [], []
+        if self._left is None:
+            if not fresh:
+                return config
+            self._left = self._candidates(job, config.engine)
+            self._unheard = [engine for engine in self._engines if engine != config.engine]
         elif step_s is not None and self._hearing:
             self._seen.setdefault(config, []).append(step_s)
+            if self._opens:
+                self._left = self._candidates(job, config.engine)
         ranked = sorted(self._seen, key=self._mean_s)
+        self._opens = not self._left and bool(self._unheard)
+        if self._opens:
+            self._left = [replace(ranked[0], engine=self._unheard.pop(0))]
         if not self._left and not self._final:
             close = [each for each in ranked if self._mean_s(each) <= CLOSE * self._mean_s(ranked[0])]
             self._final, self._left = True, AGAIN * close[:FINALISTS] if len(close) > 1 else []
@@ -77,6 +98,11 @@ class Audition:
         if not self._final:
             return None
         return median(self._usual) if len(self._usual) == KNOWN else min(map(self._mean_s, self._seen))
+
+    def _candidates(self, job: Job, engine: str) -> list[Config]:
+        """What is heard on an engine, but for what was."""
+        listed = [replace(config, engine=engine) for config in shortlist(job)]
+        return [config for config in listed if config not in self._seen]
 
     def _lost(self, config: Config, step_s: float | None) -> bool:
         """Whether the winner is no longer what it was, for longer than noise lasts.

@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -31,6 +31,9 @@ class WindowReport:
             config is on trial; `settled`, it is what the search has found. On ranks other than 0 it is `unknown`.
         best: the fastest config measured before this window; None if there is none.
         best_step_s: its mean step (s).
+        exposed_s: of a step, exposed communication: for how long the model of the rank that computes longest stood
+            still for averages (s); None if that is not known.
+        overlap: share of communication for which it did not, likewise.
     """
 
     first_step: int
@@ -40,6 +43,8 @@ class WindowReport:
     state: State
     best: Config | None
     best_step_s: float | None
+    exposed_s: float | None = None
+    overlap: float | None = None
 
     @property
     def median_s(self) -> float:
@@ -53,28 +58,30 @@ class WindowReport:
 
 
 class Callback:
-    """Calls a user's function; one that fails is not called again, and training goes on.
+    """Calls users' functions; one that fails is not called again, and training goes on.
 
     Other ranks do not wait for it, so an error that ended rank 0 here would leave them in the middle of a step.
 
     Args:
-        function: the user's.
+        functions: by the argument that they were given as.
     """
 
-    def __init__(self, function: Callable[[WindowReport], object]) -> None:
-        self._function: Callable[[WindowReport], object] | None = function
+    def __init__(self, functions: Mapping[str, Callable[[WindowReport], object]]) -> None:
+        self._functions = dict(functions)
 
     def tell(self, window: WindowReport) -> None:
         """Tell of a window."""
-        if self._function is None:
-            return
+        for name in list(self._functions):
+            self._call(name, window)
+
+    def _call(self, name: str, window: WindowReport) -> None:
         try:
-            self._function(window)
+            self._functions[name](window)
         except (Exception, SystemExit) as error:
-            self._function = None
+            del self._functions[name]
             place = traceback.extract_tb(error.__traceback__)[-1]
             first, *_ = str(error).splitlines() or [""]
             log.error(
-                "on_window= failed after step %d, and is not called again; training goes on: %s: %s (%s:%s)",
-                window.last_step, type(error).__name__, first, place.filename, place.lineno,
+                "%s failed after step %d, and is not called again; training goes on: %s: %s (%s:%s)",
+                name, window.last_step, type(error).__name__, first, place.filename, place.lineno,
             )  # fmt: skip

@@ -4,7 +4,7 @@ import math
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any, Self
@@ -41,6 +41,24 @@ def yardstick(trials: Mapping[Config, Trial]) -> Config:
     """
     buckets = [config for config in trials if config.policy == "ddp"]
     return min(buckets, key=lambda config: trials[config].step_s) if buckets else next(iter(trials))
+
+
+def fastest_by_engine(trials: Mapping[Config, Trial], *, own: str) -> dict[str, float]:
+    """The shortest mean step by each engine that was measured (s), the fastest engine first.
+
+    Args:
+        trials: what was measured.
+        own: the engine that training began with.
+    """
+    steps: dict[str, float] = {}
+    for config, trial in sorted(trials.items(), key=lambda item: item[1].step_s):
+        steps.setdefault(config.engine or own, trial.step_s)
+    return steps
+
+
+def by_engine(steps: Mapping[str, float]) -> str:
+    """What `fastest_by_engine` found, in words."""
+    return "at best " + ", ".join(f"{1e3 * step_s:.4g} ms by {name}" for name, step_s in steps.items())
 
 
 @dataclass(frozen=True)
@@ -81,6 +99,7 @@ class Kept:
         step_s: mean step under the config (s).
         first_s: mean step under the config that was measured first (s).
         finished: whether the search had ended.
+        engines_s: the shortest mean step by each engine that was measured (s).
     """
 
     job: Fingerprint
@@ -91,6 +110,7 @@ class Kept:
     step_s: float
     first_s: float
     finished: bool = True
+    engines_s: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -117,6 +137,7 @@ class Kept:
                 section["step_ms"] / 1e3,
                 section["default_ms" if data["schema"] == 1 else "first_ms"] / 1e3,
                 section.get("finished", True),
+                {name: step_ms / 1e3 for name, step_ms in section.get("engines_ms", {}).items()},
             )
         except FileNotFoundError:
             return None
@@ -132,6 +153,7 @@ class Kept:
         there = type(self).read(path)
         if there is not None and (difference := self.job.differs(there.job)):
             raise FileError(f"{path} is for another job ({difference}) and stays; name another file with keep=")
+        engines_ms = {name: round(step_s * 1e3, 2) for name, step_s in self.engines_s.items()}
         data = {
             "schema": SCHEMA,
             "job": asdict(self.job),
@@ -144,6 +166,7 @@ class Kept:
                 "step_ms": round(self.step_s * 1e3, 2),
                 "first_ms": round(self.first_s * 1e3, 2),  # under the config that was measured first
                 "on": date.today().isoformat(),
+                **({"engines_ms": engines_ms} if len(engines_ms) > 1 else {}),  # of each, its fastest config
             },
         }
         text = _HEADING + tomli_w.dumps(data)

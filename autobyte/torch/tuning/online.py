@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ class _Ended(NamedTuple):
         config: in force in it.
         first, steps: its first step, and how many.
         end: steps of the training when it ended.
+        reduced: whether gradients went by PyTorch's reducer.
     """
 
     rows: Tally
@@ -43,6 +44,7 @@ class _Ended(NamedTuple):
     first: int
     steps: int
     end: int
+    reduced: bool
 
 
 class Online:
@@ -58,6 +60,7 @@ class Online:
         times: of these layers.
         adviser: thinks, on rank 0; None on others.
         callback: is told of every window on rank 0; None tells nobody.
+        hand_over: lets gradients go by PyTorch's reducer, on all ranks at once, and says whether it can.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class Online:
         times: LayerTimes,
         adviser: Adviser | None,
         callback: Callback | None = None,
+        hand_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._callback = callback
+        self._hand_over = hand_over
         self._training = training
         self._layers = layers
         self._times = times
@@ -121,6 +126,10 @@ class Online:
             self._follow(answer)
         self.restart()
 
+    def skip(self) -> None:
+        """Let the time since the last step count to none."""
+        self._last_s = time.perf_counter()
+
     def restart(self) -> None:
         """Begin a window, and forget what rank 0 was thinking: another config is in force."""
         if self.adviser is not None:
@@ -171,11 +180,20 @@ class Online:
         if self.adviser is not None and before != now:
             log.info("step %d: %s replaces %s", step, now.full_label, before.full_label)
         self._brief = answer.brief
+        if not (answer.reduced and now == plan.config):
+            return
+        handed_over = self._hand_over()
+        if self.adviser is not None:
+            self.adviser.reducible = handed_over
+            if handed_over:
+                log.info("step %d: gradients go by PyTorch's own reducer, as they do with DDP", step)
 
     def _end_window(self) -> None:
         training = self._training
         rows = training.control.gather_later(torch.from_numpy(self._measured().pack()))
-        self._ended.append(_Ended(rows, training.config, self._first, len(self._steps), training.progress.steps))
+        reduced = training.exchange.reduction is not None
+        ended = _Ended(rows, training.config, self._first, len(self._steps), training.progress.steps, reduced)
+        self._ended.append(ended)
         self._planned, self._brief = True, False
         self.reset()
         self._hear(wait=not training.exchange.ahead_of_ranks)
@@ -187,7 +205,8 @@ class Online:
             rows = ended.rows.wait().numpy()
             if self.adviser is None:
                 continue
-            window = Window.of(ended.config, ended.first, RankWindow.unpack(rows, steps=ended.steps))
+            ranks = RankWindow.unpack(rows, steps=ended.steps)
+            window = Window.of(ended.config, ended.first, ranks, reduced=ended.reduced)
             if self._callback is not None:
                 self._callback.tell(self._told(window, ended.end, self.adviser))
                 self._last_s = time.perf_counter()  # the time of the callback counts to no step
@@ -197,7 +216,17 @@ class Online:
         """The window for `on_window=`, which ended before a step."""
         best, best_s = adviser.fastest or (None, None)
         step_s = tuple(window.step_s.tolist())
-        return WindowReport(end - len(step_s), end - 1, window.config, step_s, adviser.state, best, best_s)
+        return WindowReport(
+            end - len(step_s),
+            end - 1,
+            window.config,
+            step_s,
+            adviser.state,
+            best,
+            best_s,
+            window.slowest_exposed_s,
+            window.overlap,
+        )
 
     def _measured(self) -> RankWindow:
         """This rank's window."""

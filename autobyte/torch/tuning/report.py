@@ -4,16 +4,19 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from autobyte.bound import bound_s
 from autobyte.config import Config
+from autobyte.scheduler.policies import label_of
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.advice import Adviser
 from autobyte.torch.tuning.callback import State
-from autobyte.torch.tuning.kept import Trial, yardstick
+from autobyte.torch.tuning.kept import Trial, by_engine, fastest_by_engine, yardstick
 from autobyte.tuning import WINDOW
+from autobyte.units import format_percent
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Report:
     Args:
         model: name of its class.
         workers: ranks.
-        engine: that gradients travel by.
+        engine: that gradients travel by where a config names no other.
         wire_dtype: what gradients travel as, None as they are.
         config: in force.
         default: what training began with.
@@ -38,6 +41,8 @@ class Report:
         least_s: the shortest median step of all windows (s), None likewise.
         exposed_s: part of a step of the latest window in which the model of the rank that computes longest stood
             still for averages (s), None likewise.
+        overlap: share of communication in that window for which it did not, None likewise.
+        step_s: the median step of that window on the slowest rank (s), None likewise.
         unmeasured: why this rank has no windows and never will; empty if it has, or may have.
         over: whether training has ended.
     """
@@ -57,6 +62,8 @@ class Report:
     state: State = "settled"
     least_s: float | None = None
     exposed_s: float | None = None
+    overlap: float | None = None
+    step_s: float | None = None
     unmeasured: str = ""
     over: bool = False
 
@@ -114,7 +121,10 @@ class Report:
             "tuner_cpu_s": self.cpu_s,
             "bound_s": self.bound_s,
             "link_bytes_per_s": self.link_bytes_per_s,
+            "step_s": self.step_s,
             "exposed_s": self.exposed_s,
+            "overlap": self.overlap,
+            "engines_s": fastest_by_engine(self.trials, own=self.engine),
             "failure": self.failure,
         }
 
@@ -122,11 +132,12 @@ class Report:
         searching = ""
         if self._searching:
             searching = f"{'search unfinished' if self.over else 'searching'}, best so far "
-        lines = [f"{self.model} on {self.workers} ranks, {self.engine}: {searching}{self._label(self.best)}"]
+        by = self.best.engine or self.engine
+        lines = [f"{self.model} on {self.workers} ranks, {by}: {searching}{self._label(self.best)}"]
         if self.link_bytes_per_s is not None:
             lines.append(f"links as blocks saw them {self.link_bytes_per_s * 8e-9:.3g} Gbit/s{self._bound()}")
         if self.exposed_s is not None:
-            lines.append(f"in a step, the model waits {self.exposed_s * 1e3:.1f} ms for averages")
+            lines.append(self._exposed(self.exposed_s))
         if self.unmeasured:
             lines.append(self.unmeasured)
         elif self.tuner is None:
@@ -139,6 +150,9 @@ class Report:
                 f"{self.tuner}: {windows:g} windows of {len(self.trials)} configs, "
                 f"{self.search_cost_s:.2f} s of training and {self.cpu_s:.2f} s of CPU spent{self._gain()}"
             )
+        engines = fastest_by_engine(self.trials, own=self.engine)
+        if len(engines) > 1:
+            lines.append(by_engine(engines))
         if self.failure:
             lines.append(f"failed: {self.failure}")
         return "\n".join([*lines, *([self._table()] if self.trials else [])])
@@ -161,6 +175,12 @@ class Report:
             return f"was still {doing} when training ended"
         return f"is {doing}, beside training" + (": up to a minute, once" if self.state == "compiling" else "")
 
+    def _exposed(self, exposed_s: float) -> str:
+        """Exposed communication in words."""
+        step = "a step" if self.step_s is None else f"a step of {self.step_s * 1e3:.1f} ms"
+        hidden = "" if self.overlap is None else f"; {format_percent(self.overlap)} of communication is hidden"
+        return f"in {step}, the model waits {exposed_s * 1e3:.1f} ms for averages{hidden}"
+
     def _bound(self) -> str:
         """The bound in words; nothing where a step was measured below it, which shows that the estimate is wrong."""
         measured = [trial.step_s for trial in self.trials.values()]
@@ -182,7 +202,7 @@ class Report:
     def _label(self, config: Config) -> str:
         """A config, and its policy where there are several."""
         several = len({config.policy for config in (self.config, *self.trials)}) > 1
-        return config.full_label if several else config.label
+        return f"{config.policy} {label_of(config)}".rstrip() if several else config.label
 
     def _table(self) -> str:
         table = Table(box=None, pad_edge=False)
@@ -211,12 +231,11 @@ def report_on(
         default: what training began with.
         untuned: why nothing is measured on any rank; empty if it is.
     """
-    job, exposed_s, latest = None, None, adviser.latest if adviser is not None else None
+    job, latest = None, adviser.latest if adviser is not None else None
     elsewhere = bool(training.rank) and tuner is not None and not untuned
     state: State = "unknown" if elsewhere else "fixed" if tuner is None or untuned else "starting"
     if adviser is not None and latest is not None:
         job = adviser.measured_job(latest)
-        exposed_s = None if latest.exposed_s is None else float(latest.exposed_s[latest.slowest])
     return Report(
         model=training.job.model.name,
         workers=training.size,
@@ -233,5 +252,7 @@ def report_on(
         state=adviser.state if adviser is not None else state,
         least_s=adviser.least_s if adviser is not None else None,
         unmeasured=f"this is rank {training.rank}: rank 0 has what {tuner} measured" if elsewhere else untuned,
-        exposed_s=exposed_s,
+        exposed_s=None if latest is None else latest.slowest_exposed_s,
+        overlap=None if latest is None else latest.overlap,
+        step_s=None if latest is None else float(np.median(latest.step_s)),
     )

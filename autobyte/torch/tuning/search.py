@@ -15,7 +15,7 @@ from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.arguments import AUTO, check_policy, check_space
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.audition import Audition
-from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial, yardstick
+from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial, by_engine, fastest_by_engine, yardstick
 from autobyte.tuners.base import TUNERS, Tuner
 from autobyte.tuning import Tuning, make_tuner
 
@@ -55,13 +55,19 @@ class Search:
             budget = ONCE
         self._training = training
         self.tuner = tuner or AUTO
-        self.audition = Audition() if tuner is None else None
+        self.audition = Audition(["", *training.ways[1:]]) if tuner is None else None
         self.budget = budget
         self._space = space
         self._seed = seed
         self._path = Path(keep) if keep is not None else None
         self._kept: Kept | None = None
         self._job = fingerprint(training, policy=AUTO if tuner is None else training.config.policy)
+
+    @property
+    def elsewhere(self) -> str:
+        """What an audition hears besides, in words."""
+        others = self._training.ways[1:]
+        return f"; then as many by engine {' and by '.join(others)}" if others else ""
 
     def resume(self) -> None:
         """Use what was found for a job like this, if rank 0 can read it. Collective.
@@ -77,9 +83,10 @@ class Search:
         if training.rank == 0:
             self._kept = self._read()
             if self._kept is not None:
-                config = self._kept.config.to_json()
+                found = training.fitting(self._kept.config)
+                config = found.to_json()
                 if self.audition is not None:
-                    self.audition.settle(self._kept.config, self._kept.step_s)
+                    self.audition.settle(found, self._kept.step_s)
         config = training.control.share(config)
         if config is not None:
             training.replan(training.job, Config.from_json(config), None)
@@ -131,6 +138,7 @@ class Search:
             step_s=trials[config].step_s,
             first_s=first.step_s,
             finished=finished,
+            engines_s=fastest_by_engine(trials, own=self._training.engine),
         )
         try:
             kept.write(self._path)
@@ -159,6 +167,9 @@ class Search:
             compared = f", {beside.full_label} {1e3 * trials[beside].step_s:.4g} ms"
         if (fastest := min(trials, key=lambda each: trials[each].step_s)) != config:
             compared += f"; too few windows tell it from {fastest.full_label}, {1e3 * trials[fastest].step_s:.4g} ms"
+        engines = fastest_by_engine(trials, own=self._training.engine)
+        if len(engines) > 1:
+            compared += f"; {by_engine(engines)}"
         log.info(
             "%s after %g windows: %s takes %.4g ms a step%s", when, windows, config.full_label, step_ms, compared
         )
@@ -235,7 +246,7 @@ def use_kept(training: Training, path: Path, *, policy: str, tuner: str | None, 
     assert told is not None, "rank 0 says one or the other"
     if "error" in told:
         raise InputError(told["error"])
-    training.replan(training.job, Config.from_json(told["config"]), None)
+    training.replan(training.job, training.fitting(Config.from_json(told["config"])), None)
 
 
 def made_in_time(name: str, make: Callable[[], Tuner], *, patience_s: float = PATIENCE_S) -> Tuner:

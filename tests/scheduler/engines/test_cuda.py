@@ -28,7 +28,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_work_comes_behind_its_events_and_memory_is_kept_for_it() -> None:
     streams = CudaStreams(GPU)
-    first, second = streams.mark(), streams.mark(torch.ones(1))
+    first, second = streams.mark(), streams.mark([torch.ones(1)])
     assert [call[:2] for call in Stream.log] == [("record", "model")] * 2
     Stream.log.clear()
     event = streams.enqueue(

@@ -26,7 +26,7 @@ def test_work_waits_for_its_events_and_keeps_its_order() -> None:
 def test_who_reads_before_its_event_reads_nan() -> None:
     gate, written = threading.Event(), torch.ones(3)
     streams = HostStreams(hide=True, late=lambda: gate.wait(10))
-    event = streams.mark(written)
+    event = streams.mark([written])
     assert written.isnan().all()
     gate.set()
     streams.wait(event)

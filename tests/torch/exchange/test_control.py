@@ -1,10 +1,13 @@
 """Ranks that do not agree end at once, and say what differs."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from faulty import (
     ENGINES,
     at_once,
@@ -12,15 +15,22 @@ from faulty import (
     said,
     wrapped,
 )
+from ranks import on_ranks
 from torch import nn
 
-from autobyte.torch.exchange.control import first_line
+from autobyte.internals import own_gloo
+from autobyte.scheduler.engines.allreduce import abandoned
+from autobyte.torch.exchange.control import Control, first_line
 
 
 def test_of_a_message_its_first_sentence_is_said() -> None:
     gloo = RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer. This may mean much")
     assert first_line(gloo) == "Connection closed by peer"
     assert first_line(RuntimeError("broken\nat line 3")) == "broken"
+    nccl = "NCCL error in: NCCLUtils.cpp:94, invalid usage\nncclInvalidUsage: see below.\nLast error:\n"
+    assert first_line(RuntimeError(f"{nccl}Duplicate GPU detected : ranks 1 and 0")) == (
+        "Duplicate GPU detected : ranks 1 and 0"
+    )
     assert first_line(TimeoutError()) == "TimeoutError"
 
 
@@ -79,3 +89,66 @@ def _plans_otherwise(rank: int, engine: str) -> None:
 
     training.agreed_plan = otherwise
     wrapped(make_model(), engine)
+
+
+def test_calls_that_are_under_way_keep_their_tensors_though_nobody_else_does() -> None:
+    """gloo's thread would let go of the last one when the process ends, and it needs Python for that."""
+    assert on_ranks(_counts_alone, 2) == [1, 0]
+
+
+def _counts_alone(rank: int) -> int:
+    control = Control("alone", rank=rank, ranks=[0, 1], timeout=timedelta(seconds=20))
+    control.gather(torch.ones(1))
+    if rank == 0:
+        control.tally(torch.ones(3))  # the other rank does not
+        control.close(idle=False)
+    left = sum(not work.is_completed() for _, calls in abandoned for work, _tensors in calls)
+    dist.barrier()
+    control.close(idle=True)
+    return left
+
+
+def test_tensors_of_any_kind_are_sent_few_messages_together() -> None:
+    messages, *_ = on_ranks(_sends_each, 3)
+    assert messages == 5  # float32, bfloat16, float32 twice, for the last is large, and bool
+
+
+def _sends_each(rank: int) -> int:
+    torch.manual_seed(rank)
+    backend = own_gloo("sends", rank=rank, size=3, timeout=timedelta(seconds=20))
+    control = Control("sends", rank=rank, ranks=range(3), timeout=timedelta(seconds=20))
+    tensors = [
+        torch.randn(3),
+        torch.randn(()),
+        torch.empty(0),
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(5).to(torch.bfloat16),
+        torch.randn(4, 4).T,
+        torch.randn(2, 600_000)[1],
+        torch.randn(1_100_000),
+        torch.rand(7) > 0.5,
+    ]
+    expected = [tensor.clone() for tensor in tensors]
+    for tensor in expected:
+        if tensor.numel():
+            sent = tensor.float().contiguous()
+            backend.broadcast([sent], _from_rank_1()).wait()
+            tensor.copy_(sent)
+    messages, broadcast = 0, control.broadcast
+
+    def counted(tensor: torch.Tensor, **keywords: Any) -> None:
+        nonlocal messages
+        messages += 1
+        broadcast(tensor, **keywords)
+
+    control.broadcast = counted  # type: ignore[method-assign]
+    control.send_each((("a tensor", tensor) for tensor in tensors), source=1)
+    for tensor, value in zip(tensors, expected, strict=True):
+        assert torch.equal(tensor, value), tensor.shape
+    return messages
+
+
+def _from_rank_1() -> Any:
+    options = dist.BroadcastOptions()
+    options.rootRank = 1
+    return options

@@ -16,6 +16,21 @@ def test_what_ends_in_time_gives_its_result_or_raises_its_error() -> None:
         deadline.run(lambda: {}["unknown"])
 
 
+def test_a_wait_that_has_become_useless_ends_at_once() -> None:
+    deadline, never, looked = Deadline(timedelta(seconds=60)), threading.Event(), []
+
+    def check() -> None:
+        looked.append(time.monotonic())
+        if len(looked) == 3:
+            raise ConnectionError("rank 2 has failed")
+
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match="rank 2 has failed"):
+        deadline.run(never.wait, check=check)
+    assert time.monotonic() - began < 10
+    never.set()
+
+
 def test_several_waits_share_one_deadline() -> None:
     deadline, never = Deadline(timedelta(seconds=0.3)), threading.Event()
     began = time.monotonic()

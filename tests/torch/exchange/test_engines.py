@@ -190,16 +190,25 @@ def test_a_rank_that_is_lost_is_named_and_its_communicator_aborted_within_bounds
     assert left_s < 12
 
 
-def _lost(rank: int) -> tuple[str, str, list[str], float]:
+def test_what_a_gpu_has_done_without_averages_is_undone_where_copies_are_kept() -> None:
+    words, recovered, _, _ = Ranks(_lost, 2, True, timeout_s=40).outcomes()[0]
+    assert "; no word from rank 1" in words
+    assert recovered == "parameters, state and learning rate of 6 steps; 3 or more were undone"
+
+
+def _lost(rank: int, undo: bool = False) -> tuple[str, str, list[str], float]:
     made, abort = _with_stand_ins(), Nccl.abort
     Nccl.abort = lambda nccl: (abort(nccl), time.sleep(60))  # type: ignore[method-assign, func-returns-value]
     lookout.ABORT_S = 0.5
     Online.announces = lambda _: False  # type: ignore[method-assign]  # a switch of plans might come between
     model = make_model()
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer = ab.DistributedOptimizer(sgd, model, config=SMALL, timeout=timedelta(seconds=2), diagnostics=None)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = ab.DistributedOptimizer(
+        sgd, model, config=SMALL, timeout=timedelta(seconds=2), diagnostics=None, undo=undo
+    )
     train(model, optimizer, rank, range(6))
-    optimizer.flush()
+    before = state(model, optimizer)
+    momenta = [sgd.state[parameter]["momentum_buffer"].clone() for parameter in model.parameters()]
     if rank == 1:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -208,11 +217,48 @@ def _lost(rank: int) -> tuple[str, str, list[str], float]:
     with pytest.raises(ab.CommunicationError) as told:
         for step in range(6, 10_000):
             train(model, optimizer, rank, range(step, step + 1))  # the host runs ahead
+            sgd.param_groups[0]["lr"] *= 0.5
             time.sleep(0.05)
     left_s = time.monotonic() - began_s
+    if undo:
+        taken = step - optimizer.recover()
+        assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+        now = [sgd.state[parameter]["momentum_buffer"] for parameter in model.parameters()]
+        assert all(torch.equal(one, other) for one, other in zip(momenta, now, strict=True))
+        assert sgd.param_groups[0]["lr"] == 0.1
+        undone = "3 or more" if taken >= 3 else taken
+        recovered = f"parameters, state and learning rate of {optimizer.steps} steps; {undone} were undone"
+        return str(told.value), recovered, made[0].called, left_s
     with pytest.raises(ab.CommunicationError) as again:
         optimizer.recover()
     return str(told.value), str(again.value), made[0].called, left_s
+
+
+def test_a_communicator_that_cannot_be_made_is_one_line_on_every_rank() -> None:
+    one, other = map(str, Ranks(_alike, 2, timeout_s=40).outcomes())
+    assert one.startswith(
+        "rank 0, step 0: could not meet the other ranks: Duplicate GPU detected : rank 0 and rank 1;"
+    )
+    assert other.startswith("rank 1, step 0: could not meet the other ranks: ")
+    assert "\n" not in one + other
+
+
+def _alike(rank: int) -> str:
+    _with_stand_ins()
+    made, where = engines.own_nccl, "NCCL error in: NCCLUtils.cpp:94, invalid usage\nLast error:\n"
+
+    def own_nccl(*names: str, **how: Any) -> Any:
+        if rank == 0:
+            raise RuntimeError(f"{where}Duplicate GPU detected : rank 0 and rank 1")
+        return made(*names, **how)
+
+    engines.own_nccl = own_nccl
+    model = make_model()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ab.CommunicationError) as told:
+        ab.DistributedOptimizer(sgd, model, timeout=timedelta(seconds=3), diagnostics=None)
+    time.sleep(3 * (1 - rank))  # else the other hears first that its peer is gone
+    return str(told.value)
 
 
 def test_a_step_within_a_cuda_graph_is_refused() -> None:

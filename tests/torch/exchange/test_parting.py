@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 STOPPED = """
 import sys, threading
 import torch.distributed as dist
@@ -66,6 +68,38 @@ print("closed", flush=True)
 """
 
 
+SLOW = FLYING.replace("print, lambda block, error: print(", "print, lambda block, error: take_time(").replace(
+    "engine = AllReduce",
+    """
+import time
+
+def take_time(*words, flush):
+    time.sleep(0.5)  # as noting what all threads do takes
+    print(*words, flush=True)
+
+engine = AllReduce""",
+)
+
+STREAM = (
+    FLYING[: FLYING.index("class Memory")]
+    + """
+from autobyte.scheduler.engines.streams import HostStreams
+
+streams = HostStreams()
+
+def work():
+    try:
+        made[0].allreduce([torch.zeros(8)], dist.AllreduceOptions()).wait()
+    except RuntimeError as error:
+        print("back:", type(error).__name__, flush=True)
+
+streams.enqueue(work, [])
+streams.close()
+print("closed", flush=True)
+"""
+)
+
+
 def _start(script: str, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-X", "faulthandler", "-c", script, *words]
     return subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -94,3 +128,12 @@ def test_blocks_under_way_fail_before_the_process_ends() -> None:
     assert said.splitlines() == ["closed", "failed: RuntimeError"]
     assert process.returncode == 0
     assert time.monotonic() - began < 50  # of gloo's timeout of 60 s
+
+
+@pytest.mark.parametrize(("script", "last"), [(SLOW, "failed: RuntimeError"), (STREAM, "back: RuntimeError")])
+def test_what_calls_back_or_comes_back_is_done_before_the_process_ends(script: str, last: str) -> None:
+    """A callback that takes long, and a thread of a stream that waits in gloo for a rank that never comes."""
+    process = _start(script)
+    said, _ = process.communicate(timeout=100)
+    assert said.splitlines() == ["closed", last]
+    assert process.returncode == 0

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from faulty import ENGINES, STEPS, WHERE, at_once, make_model, said, train, wrapped
+from faulty import ENGINES, STEPS, WHERE, at_once, fail, make_model, said, train, wrapped
 from ranks import Ranks
 
 import autobyte.torch as ab
@@ -22,7 +22,7 @@ from autobyte.scheduler.block import Block, Segment
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.streams import HostStreams
-from autobyte.torch.exchange import lookout, rollcall
+from autobyte.torch.exchange import lookout, rollcall, training
 from autobyte.torch.exchange.control import CommunicationError
 
 
@@ -189,7 +189,7 @@ def test_an_alarm_of_a_stranger_drowns_no_other(alone: rollcall.RollCall, monkey
 def alone(monkeypatch: pytest.MonkeyPatch) -> rollcall.RollCall:
     """Of rank 0, at a store of this process."""
     store = dist.HashStore()
-    monkeypatch.setattr(rollcall, "default_store", lambda: store)
+    monkeypatch.setattr(rollcall, "own_store", lambda: store)
     return rollcall.RollCall("alone", rank=0, ranks=[0, 1], stall_s=1.2)
 
 
@@ -206,11 +206,27 @@ def _alone(rank: int, engine: str) -> None:
         wrapped(make_model(), engine)
 
 
+def test_who_meets_hears_that_another_has_failed() -> None:
+    """A rank that fails between two meetings will not come to the second."""
+    ranks = Ranks(_fails_between, 3, timeout_s=40)
+    outcomes = [said(outcome) for outcome in ranks.outcomes()]
+    assert outcomes[1] == "RuntimeError: out of luck"
+    for rank in (0, 2):
+        why = "could not meet the other ranks: rank 1, step 0: could not begin: out of luck"
+        assert outcomes[rank].startswith(f"CommunicationError: rank {rank}, step 0: {why}; "), outcomes[rank]
+
+
+def _fails_between(rank: int) -> None:
+    if rank == 1:
+        training.connector = lambda _engine: fail
+    wrapped(make_model(), "allreduce", timedelta(seconds=300))
+
+
 def test_a_thread_that_asks_the_store_is_back_before_the_process_ends() -> None:
     """Else the interpreter takes away what the store needs, and the process may crash."""
     script = """
 import time
-from autobyte.torch.exchange import rollcall
+from autobyte.torch.exchange import rollcall, training
 
 def ask():
     time.sleep(0.3)

@@ -6,7 +6,9 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -27,9 +29,10 @@ from autobyte.errors import InputError
 from autobyte.torch.exchange.serving import LISTEN_S
 
 
-def test_a_server_rank_that_is_killed_ends_all_workers() -> None:
+@pytest.mark.parametrize("clips", [False, True], ids=["whole", "clipped"])
+def test_a_server_rank_that_is_killed_ends_all_workers(clips: bool) -> None:
     """The other server hears that its workers have ended, in a sum or between two, and does the same."""
-    outcomes = Ranks(_loses_a_server, 4, timeout_s=30).outcomes()
+    outcomes = Ranks(_loses_a_server, 4, clips, timeout_s=30).outcomes()
     assert outcomes[3] is None
     assert re.match(r"ended|CommunicationError: server rank 2: rank [01]", str(outcomes[2])), outcomes[2]
     for rank in (0, 1):
@@ -37,7 +40,7 @@ def test_a_server_rank_that_is_killed_ends_all_workers() -> None:
         assert "rank 3 is gone" in said(outcomes[rank])
 
 
-def _loses_a_server(rank: int, how: signal.Signals = signal.SIGKILL) -> str:
+def _loses_a_server(rank: int, clips: bool, how: signal.Signals = signal.SIGKILL) -> str:
     """Ranks 0 and 1 train, 2 and 3 serve; 3 is lost after a while."""
     workers = dist.new_group([0, 1])
     if rank == 3:
@@ -51,6 +54,8 @@ def _loses_a_server(rank: int, how: signal.Signals = signal.SIGKILL) -> str:
     wrapper = ab.DistributedOptimizer(
         optimizer, model, engine="ps", servers=[2, 3], process_group=workers, **keywords
     )
+    if clips:
+        wrapper.step = partial(_clip_and_step, wrapper, wrapper.step)
     try:
         train(model, wrapper, rank, range(10**9))
     finally:
@@ -59,8 +64,14 @@ def _loses_a_server(rank: int, how: signal.Signals = signal.SIGKILL) -> str:
     return "went on"
 
 
-def test_a_server_rank_that_is_stopped_is_named_and_ends_after_its_workers() -> None:
-    ranks = Ranks(_loses_a_server, 4, signal.SIGSTOP, timeout_s=30)
+def _clip_and_step(wrapper: ab.DistributedOptimizer, step: Callable[[], object]) -> None:
+    wrapper.clip_grad_norm_(0.05)
+    step()
+
+
+@pytest.mark.parametrize("clips", [False, True], ids=["whole", "clipped"])
+def test_a_server_rank_that_is_stopped_is_named_and_ends_after_its_workers(clips: bool) -> None:
+    ranks = Ranks(_loses_a_server, 4, clips, signal.SIGSTOP, timeout_s=30)
     for rank in (0, 1):
         ranks.processes[rank].join(20)
     began = time.monotonic()

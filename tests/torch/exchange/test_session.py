@@ -61,8 +61,7 @@ def test_a_plan_never_changes_while_blocks_of_the_last_are_on_a_device() -> None
         first, engine, rank=3, timeout=timedelta(seconds=0.1), progress=Progress(), rollcall=NobodySilent()
     )
     session.begin(first)
-    for tensor in (0, 1):
-        session.ready(tensor)
+    session.ready((0, 1))
     session.end()
     engine.kept = engine.kept[:1]
     with pytest.raises(CommunicationError, match=r"^rank 3, step 0: tensor 'l0.0' .*the plan cannot change.* 0.1 s"):
@@ -163,6 +162,28 @@ def _raising(rank: int, engine: str, where: str) -> None:
             model[2].weight.register_hook(fail)
     train(model, optimizer, rank, range(6, STEPS))
     optimizer.flush()
+
+
+def test_a_rank_that_parts_does_not_wait_for_those_that_are_busy() -> None:
+    """It has raised, say, and the others evaluate: they hear of it when they go on."""
+    launches = [Ranks(_leaves, 2, engine, timeout_s=60) for engine in ("ps", "dear", "leader")]
+    for ranks in launches:
+        outcomes = ranks.outcomes()
+        assert outcomes[1] < 8
+        assert re.match("CommunicationError: " + WHERE.format(rank=0), said(outcomes[0])), outcomes[0]
+
+
+def _leaves(rank: int, engine: str) -> float:
+    model = make_model()
+    optimizer = wrapped(model, engine, timedelta(seconds=40))
+    train(model, optimizer, rank, range(4))
+    optimizer.flush()
+    if rank == 0:
+        time.sleep(15)
+        train(model, optimizer, rank, range(4, STEPS))
+    began = time.monotonic()
+    optimizer.close()
+    return time.monotonic() - began
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang", "delay", "jitter"])

@@ -24,8 +24,10 @@ from stories import (
 from torch import Tensor, nn
 
 from autobyte.errors import InputError
+from autobyte.torch.model import updates as module
 from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.layers import CalledLayer
+from autobyte.torch.model.pending import as_they_are
 from autobyte.torch.model.updates import ELEMENTWISE, Updates, can_cross_steps, drop
 
 
@@ -107,8 +109,8 @@ def test_a_step_whose_averages_never_come_is_undone_on_every_layer(there: set[st
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
     averages, optimizer = Averages(), torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-    undone: list[bool] = []
-    updates = Updates(optimizer, averages, lambda: undone.append(True))
+    undone: list[int] = []
+    updates = Updates(optimizer, averages, undone.append)
     layers = [
         CalledLayer(name, module, [(f"{name}.weight", module.weight)]) for name, module in model.named_children()
     ]
@@ -124,7 +126,7 @@ def test_a_step_whose_averages_never_come_is_undone_on_every_layer(there: set[st
     averages.there, averages.failed = set(there), True
     with pytest.raises(ConnectionError):
         model(torch.ones(1, 2))
-    assert undone == [True]
+    assert undone == [1]
     assert_equal(list(model.parameters()), before[0])
     assert_same_state(optimizer.state_dict(), before[1])
     updates.settle()  # nothing is due
@@ -143,10 +145,62 @@ def test_layers_are_copied_only_as_long_as_averages_are_to_come() -> None:
     model, updates, averages, _ = stepped()
     averages.there = {"0.weight"}
     model[0](torch.ones(1, 2))
-    assert len(updates._former) == 1
+    assert len(updates._former) == 3
     averages.there, averages.whole = {"0.weight", "1.weight", "2.weight"}, True
     model[1](torch.ones(1, 2))
     assert len(updates._former) == 0
+
+
+def test_layers_are_copied_while_another_is_awaited_but_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, updates, averages, _ = stepped()
+    with as_they_are():
+        before = [layer.weight.detach().clone() for layer in model]
+    monkeypatch.setattr(module, "SOON_BYTES", 0)
+    monkeypatch.setattr(module, "AHEAD_BYTES", 16)
+    updates._layers[2].nbytes = 17
+    kept: list[int] = []
+    wait = averages.wait
+
+    def waiting(names: Iterable[str]) -> None:
+        kept.append(len(updates._former))
+        wait(names)
+
+    monkeypatch.setattr(averages, "wait", waiting)
+    model[0](torch.ones(1, 2))
+    assert kept == [2]  # the first and the second, whose update is not taken for that
+    assert averages.waited == ["0.weight"]
+    assert len(updates._former) == 2
+    averages.failed = True
+    with pytest.raises(ConnectionError):
+        model[2](torch.ones(1, 2))
+    assert all(torch.equal(layer.weight, old) for layer, old in zip(model, before, strict=True))
+
+
+def test_layers_that_have_arrived_are_copied_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, updates, averages, _ = stepped()
+    calls: list[int] = []
+    keep = updates._former.keep
+    monkeypatch.setattr(updates._former, "keep", lambda parameters: calls.append(1) or keep(parameters))
+    for place in range(3):
+        averages.there = {f"{place}.weight"}
+        model[place](torch.ones(1, 2))
+    assert calls == [1]
+
+
+def test_copying_ahead_ends_when_the_layer_that_is_awaited_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, updates, averages, _ = stepped()
+    monkeypatch.setattr(module, "SOON_BYTES", 0)
+    monkeypatch.setattr(module, "AHEAD_BYTES", 16)
+    keep = updates._former.keep
+
+    def arriving(parameters: Iterable[nn.Parameter]) -> None:
+        keep(parameters)
+        if len(updates._former) == 2:
+            averages.there = {"0.weight"}
+
+    monkeypatch.setattr(updates._former, "keep", arriving)
+    model[0](torch.ones(1, 2))
+    assert len(updates._former) == 2
 
 
 def test_where_a_device_waits_nothing_is_copied_and_a_step_that_cannot_be_whole_is_not_undone() -> None:
@@ -170,7 +224,7 @@ def assert_same_state(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 def test_gradients_in_transit_are_cleared_once_they_are_used() -> None:
     model, updates, _, expected = stepped()
-    assert updates.clear_later(drop) == set(model.parameters())
+    assert updates.clear_later(drop) == set(map(id, model.parameters()))
     assert all(parameter.grad is not None for parameter in model.parameters())
     updates.settle()
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -49,6 +49,7 @@ def make_training() -> tuple[Any, list[CalledLayer]]:
     training: Any = SimpleNamespace(
         job=job, config=CONFIG, exchange=SimpleNamespace(parameters=parameters), rank=0, size=RANKS,
         engine="allreduce", fingerprint="net", control=SimpleNamespace(share=lambda told: told),
+        ways=("allreduce",), fitting=lambda config: config,
     )  # fmt: skip
     training.replan = lambda job, config, order: setattr(training, "config", config)
     return training, layers
@@ -84,6 +85,17 @@ def forward_s(answer: Advice) -> list[float]:
 def bytes_per_s(answer: Advice) -> float:
     assert answer.plan.job is not None
     return answer.plan.job.cluster.up_bytes_per_s[0]
+
+
+def test_what_blocks_cost_is_known_of_each_engine_apart(adviser: Adviser) -> None:
+    """So a plan for one is not made of what another's blocks took."""
+    heard(adviser, window())
+    there = replace(window(wire=4.0), config=replace(CONFIG, engine="host"))
+    heard(adviser, there)
+    rates = [min(adviser.measured_job(each).cluster.up_bytes_per_s) for each in (window(), there)]
+    assert rates[0] == pytest.approx(4 * rates[1], rel=0.3)
+    for config, rate in ((CONFIG, rates[0]), (there.config, rates[1])):
+        assert bytes_per_s(adviser._plan(window(), config)) == rate
 
 
 def test_an_answer_is_the_same_on_other_ranks(adviser: Adviser) -> None:

@@ -1,5 +1,7 @@
 """Auto: candidates are measured, the close ones again, the fastest stays; a change calls for another round."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from jobs import make_job
@@ -7,6 +9,7 @@ from jobs import make_job
 from autobyte.config import Config
 from autobyte.job import Job
 from autobyte.simulator.choose import shortlist
+from autobyte.torch.model.planning import priced
 from autobyte.torch.tuning.audition import AGAIN, FINALISTS, HOLD, KNOWN, Audition
 
 TRULY_S = {"ddp": 1.0, "bytescheduler": 0.9}  # others take 1.2
@@ -48,6 +51,25 @@ def test_one_lucky_window_does_not_decide() -> None:
         last = windows[config].pop(0) if windows.get(config) else 1.2
         config = audition.choose(job, config, last)
     assert config == steady
+
+
+def test_on_each_engine_candidates_are_heard_that_fit_it_and_the_fastest_of_all_stays() -> None:
+    """By the second engine a block costs more, so others are worth measuring there; one of them wins."""
+    job = make_job(500_000, 2_000_000, 4_000_000)
+    dear = priced(job, bytes_per_s=1e9, per_block_s=5e-3)
+    audition, config, step_s, heard = Audition(["", "host"]), Config(1, 1), None, []
+    assert shortlist(job) != shortlist(dear)
+    while not audition.over:
+        config = audition.choose(dear if config.engine else job, config, step_s)
+        step_s = truly_s(config) * (0.95 if config.engine else 1.0)
+        heard.append(config)
+    first, there = shortlist(job), [replace(each, engine="host") for each in shortlist(dear)]
+    begin = replace(min(first, key=truly_s), engine="host")
+    assert heard[: len(first) + 1] == [*first, begin]
+    then = [each for each in there if each != begin]
+    assert heard[len(first) + 1 :][: len(then)] == then
+    assert heard[-1] == min(dict.fromkeys(heard), key=lambda each: truly_s(each) * (0.95 if each.engine else 1.0))
+    assert heard[-1].engine == "host"
 
 
 def settled(job: Job) -> tuple[Audition, Config]:
@@ -128,3 +150,19 @@ def test_jitter_rarely_calls_for_another_round(kept: bool) -> None:
             config = audition.choose(job, config, truly_s(config) * median_s(rng, 0.25))
             alarms += before and not audition.over
     assert alarms <= 20
+
+
+def test_a_round_begins_with_a_window_that_is_fresh() -> None:
+    """A window of DDP's reducer shows a step, but not how long layers and blocks take."""
+    job, heard = make_job(500_000, 2_000_000, 4_000_000), Audition()
+    chosen = Config(1, 1, "ddp")
+    heard.settle(chosen, 1.0)
+    for _ in range(KNOWN):
+        assert heard.choose(job, chosen, 1.0, fresh=False) == chosen
+    for _ in range(HOLD):
+        assert heard.over
+        assert heard.choose(job, chosen, 1.5, fresh=False) == chosen
+    assert not heard.over
+    assert heard.left is None
+    assert heard.choose(job, chosen, 1.5) == shortlist(job)[0]
+    assert heard.left == len(shortlist(job)) - 1

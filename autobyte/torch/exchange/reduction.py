@@ -1,0 +1,204 @@
+"""Gradients that go by PyTorch's own reducer, in DDP's buckets: no hook of Python's on any parameter."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from autobyte.errors import InputError
+from autobyte.internals import OwnReducer, backward_pass
+from autobyte.scheduler.engines.allreduce import AllReduce
+from autobyte.scheduler.policies.ddp import FIRST_BUCKET_BYTES
+from autobyte.torch.exchange.control import Control, first_line
+from autobyte.torch.exchange.rollcall import LONG_S
+from autobyte.torch.exchange.session import Session
+
+Summed = torch.futures.Future[list[Tensor]]
+
+GRACE_S = 1.0  # gloo's own message comes first, and says more
+
+
+class Reduction:
+    """Averages the gradients of a step with the reducer, as `DistributedDataParallel` does.
+
+    The reducer is told to expect gradients when a backward pass comes through what the model has returned. Those of
+    which a step has none are given zeros when it is closed, so that every bucket is complete. A bucket that does not
+    arrive ends the wait of `backward()`, which no error can leave in words; closing the step says what has happened.
+
+    Args:
+        parameters: name and parameter of every gradient that travels.
+        bucket_bytes: size of DDP's buckets.
+        engine: sums the buckets.
+        session: is told of failures.
+        control: shares rank 0's buckets.
+        begins: is called when a bucket is about to travel.
+        muted: whether backward passes accumulate and send nothing.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        bucket_bytes: int,
+        engine: AllReduce,
+        session: Session,
+        control: Control,
+        begins: Callable[[], None],
+        muted: Callable[[], bool],
+    ) -> None:
+        self._names = list(parameters)
+        self._parameters = list(parameters.values())
+        self._engine = engine
+        self._session = session
+        self._begins = begins
+        self._muted = muted
+        self._out: dict[Summed, tuple[list[Tensor], float]] = {}  # buckets under way, and since when (s)
+        self._lock = threading.Lock()
+        self._reducer = OwnReducer(
+            parameters,
+            first_bytes=min(FIRST_BUCKET_BYTES, bucket_bytes),
+            bucket_bytes=bucket_bytes,
+            rank=control.rank,
+            size=control.size,
+            add=self._add,
+            share=partial(control.broadcast, what="DDP's buckets"),
+        )
+        self._expecting = False
+        self._rebuilt = False
+        self._pass = -1  # that was expected last
+        self._repeated = False  # all gradients of the step are averaged, and another pass may follow
+        self._before = self._reducer.times()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="autobyte-reduction", daemon=True)
+        self._thread.start()
+
+    def watch(self, outputs: Iterable[Tensor]) -> None:
+        """Expect gradients from the moment when a backward pass comes through one of these tensors."""
+        for output in outputs:
+            if output.requires_grad:
+                output.register_hook(self._enter)  # type: ignore[no-untyped-call]
+
+    @property
+    def begun(self) -> bool:
+        """Whether a gradient of the step is complete; the step need not have a whole bucket."""
+        return self._expecting and self._reducer.times() != self._before
+
+    def complete(self) -> dict[str, Tensor]:
+        """No more gradients come in this step: wait until all are averaged and in `.grad`.
+
+        Returns:
+            averages of those that this rank does not have, by name; their `.grad` stays None.
+        """
+        if not self._expecting:  # no pass has come through what the model returns: what is there travels now
+            self._expect()
+        times = self._reducer.times()
+        places = self._reducer.missing() if times != self._before else range(len(self._parameters))
+        missing = [(self._names[place], self._parameters[place]) for place in places]
+        had_none = [(name, parameter) for name, parameter in missing if parameter.grad is None]
+        if missing:
+            _add_zeros([parameter for _, parameter in missing])
+            times = self._reducer.times()
+        self.forget()
+        self._before = times
+        averages = {name: parameter.grad for name, parameter in had_none if parameter.grad is not None}
+        for _, parameter in had_none:
+            parameter.grad = None
+        return averages
+
+    def rebuild(self) -> None:
+        """Have buckets follow the order of gradients, once, after a step that all ranks have closed. Collective."""
+        if not self._rebuilt:
+            self._rebuilt = self._reducer.rebuild()
+
+    def forget(self) -> None:
+        """The gradients so far are being cleared, or are averaged."""
+        self._expecting = self._repeated = False
+
+    def close(self) -> None:
+        """Let go of hooks and thread."""
+        self._reducer.remove()
+        self._closing.set()
+        self._thread.join(LONG_S)
+
+    def _enter(self, _gradient: Tensor) -> None:
+        """A backward pass comes through what the model has returned, and has not reached a parameter."""
+        if self._muted():
+            return
+        now = backward_pass()
+        if self._expecting:
+            if now == self._pass or not self.begun or self._reducer.missing():
+                return
+            self._repeated = True  # unless it completes no gradient, as a pass of `torch.autograd.grad`
+        self._pass = now
+        self._expect()
+
+    def _expect(self) -> None:
+        self._expecting = True
+        self._reducer.expect()
+
+    def _add(self, bucket: Tensor) -> Summed:
+        """Sum a bucket, in the thread of the backward pass."""
+        if self._repeated:
+            raise InputError(
+                f"parameter '{self._names[0]}' and others got 2 backward passes in a step of 1: "
+                "say accumulation=, or put all but the last into no_sync()"
+            )
+        self._begins()
+        summed: Summed = torch.futures.Future()
+        with self._lock:
+            self._out[summed] = [bucket], time.monotonic()
+        if self._session.failed:
+            self._settle(summed)
+        else:
+            self._engine.add(bucket, partial(self._over, summed))
+        return summed
+
+    def _over(self, summed: Summed, error: Exception | None) -> None:
+        if error is not None:
+            self._fail(first_line(error))
+        self._settle(summed)
+
+    def _settle(self, summed: Summed) -> None:
+        with self._lock:
+            tensors, _ = self._out.pop(summed, (None, 0.0))
+        if tensors is not None:
+            summed.set_result(tensors)
+
+    def _fail(self, why: str) -> None:
+        """Let nobody wait any longer: what is in `.grad` is no average, and closing the step says so."""
+        self._session.fail_elsewhere(f"a bucket of DDP's has not arrived; {why}")
+        with self._lock:
+            left = list(self._out)
+        for summed in left:
+            self._settle(summed)
+
+    def _look(self) -> None:
+        """Hear of other ranks' failures while buckets are late: gloo alone may wait until its timeout."""
+        listening, limit_s = False, self._session.timeout_s + GRACE_S
+        while not self._closing.wait(LONG_S):
+            with self._lock:
+                since_s = min((since_s for _, since_s in self._out.values()), default=None)
+            waited_s = 0.0 if since_s is None else time.monotonic() - since_s
+            if waited_s > LONG_S:
+                listening = True
+                self._session.listen(self._fail, where=lambda: f"{self._session.here}: a bucket has not arrived")
+            elif listening:
+                listening = False
+                self._session.ignore()
+            if waited_s > limit_s:
+                self._fail(f"not over within {self._session.timeout_s:g} s")
+
+
+def _add_zeros(parameters: list[nn.Parameter]) -> None:
+    """Let a backward pass complete the gradients of these parameters, and add nothing to them."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        torch.autograd.backward(parameters, [torch.zeros_like(parameter) for parameter in parameters])
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)

@@ -1,0 +1,385 @@
+"""Where DDP's buckets stay, gradients go by PyTorch's own reducer: to the bit as with DDP, whatever a loop does."""
+
+import copy
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks, on_ranks
+from stories import assert_equal, from_rank_0, make_mlp, parameters_of, rows, sgd, train
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+import autobyte.torch as ab
+from autobyte.config import Config
+from autobyte.errors import InputError
+from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.tuning import audition
+
+KIB = 1024
+BUCKETS = Config(4 * KIB, 4 * KIB, "ddp")  # three of the small model
+
+
+def handed_over(rank: int, model: nn.Module, **keywords: Any) -> ab.DistributedOptimizer:
+    """A wrapped optimizer under `auto`, trained until DDP's buckets go by the reducer."""
+    torch.set_num_threads(1)
+    audition.shortlist = lambda job, **_: [BUCKETS]  # type: ignore[assignment]
+    optimizer = ab.DistributedOptimizer(sgd(model), model, policy="auto", keep=None, **keywords)
+    for step in range(400):
+        if is_reduced(optimizer):
+            return optimizer
+        train(model, optimizer, rank, range(step, step + 1))
+        time.sleep(0.002)  # a thread thinks meanwhile
+    raise AssertionError("gradients were not handed over")
+
+
+def is_reduced(optimizer: ab.DistributedOptimizer) -> bool:
+    assert optimizer.training is not None
+    return optimizer.training.exchange.reduction is not None
+
+
+def twin_of(model: nn.Module, optimizer: ab.DistributedOptimizer, **keywords: Any) -> tuple[nn.Module, Any]:
+    """DDP and its optimizer, with the same parameters, gradients' buckets and state."""
+    twin = copy.deepcopy(model)
+    theirs = sgd(twin)
+    theirs.load_state_dict({key: copy.deepcopy(optimizer.state_dict()[key]) for key in ("state", "param_groups")})
+    size = BUCKETS.partition_bytes / KIB**2
+    return DistributedDataParallel(twin, bucket_cap_mb=size, **keywords), theirs
+
+
+def told_twice(
+    rank: int, tell: Callable[[nn.Module, Any], None], *, make: Any = make_mlp, tolerance: float = 0, **ddp: Any
+) -> None:
+    """The same parameters with gradients handed over, and with DDP."""
+    model = make()
+    optimizer = handed_over(rank, model)
+    module, theirs = twin_of(model, optimizer, **ddp)
+    tell(model, optimizer)
+    tell(module, theirs)
+    assert is_reduced(optimizer)
+    for ours, other in zip(parameters_of(model, optimizer), parameters_of(module, theirs), strict=True):
+        torch.testing.assert_close(ours, other, rtol=tolerance, atol=tolerance)
+    optimizer.close()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_parameters_are_ddps(size: int) -> None:
+    on_ranks(_plain, size)
+
+
+def _plain(rank: int) -> None:
+    told_twice(rank, lambda model, optimizer: train(model, optimizer, rank, range(500, 525)))
+
+
+def test_no_hook_is_left_but_one_on_the_model() -> None:
+    on_ranks(_hooks, 2)
+
+
+def _hooks(rank: int) -> None:
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+    assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.children())
+    assert len(model._forward_hooks) == 1
+    optimizer.close()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    if rank == 0:  # alone: nothing waits for another rank
+        model(rows(0, 0, 5, 12)).sum().backward()
+    assert not model._forward_hooks
+    assert_equal(before, list(model.parameters()))
+
+
+def test_what_loops_do() -> None:
+    on_ranks(_loops, 2)
+
+
+def _loops(rank: int) -> None:
+    def accumulating(model: nn.Module, optimizer: Any) -> None:
+        muted = model.no_sync if isinstance(model, DistributedDataParallel) else optimizer.no_sync
+        for step in range(500, 506):
+            optimizer.zero_grad()
+            for part in range(3):
+                with muted() if part < 2 else nullcontext():
+                    model(rows(rank, 10 * step + part, 5, 12)).square().mean().backward()
+            optimizer.step()
+
+    def clipping(model: nn.Module, optimizer: Any) -> None:
+        for step in range(500, 506):
+            optimizer.zero_grad(set_to_none=False)
+            model(rows(rank, step, 5, 12)).square().mean().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)  # averages are in `.grad` already
+            optimizer.step()
+
+    def scaling(model: nn.Module, optimizer: Any) -> None:
+        scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        for step in range(500, 506):
+            optimizer.zero_grad()
+            loss = model(rows(rank, step, 5, 12)).square().mean()
+            scaler.scale(loss * float("inf") if rank == 1 and step == 502 else loss).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+
+    def deriving(model: nn.Module, optimizer: Any) -> None:
+        for step in range(500, 506):
+            optimizer.zero_grad()
+            inputs = rows(rank, step, 5, 12).requires_grad_()
+            outputs = model(inputs)
+            (slope,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+            (outputs.square().mean() + slope.square().mean()).backward()
+            optimizer.step()
+
+    def twice(model: nn.Module, optimizer: Any) -> None:
+        for step in range(500, 506):
+            optimizer.zero_grad()
+            both = model(rows(rank, step, 5, 12)), model(rows(rank, 10 * step, 5, 12))
+            (both[0] - both[1]).square().mean().backward()
+            optimizer.step()
+
+    for tell in (accumulating, clipping, scaling, deriving, twice):
+        told_twice(rank, tell)
+
+
+def test_our_own_clipping_is_torchs() -> None:
+    on_ranks(_own_clipping, 2)
+
+
+def _own_clipping(rank: int) -> None:
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    module, theirs = twin_of(model, optimizer)
+
+    def step(model: nn.Module, optimizer: Any, number: int, clip: Callable[[], Tensor]) -> Tensor:
+        optimizer.zero_grad()
+        model(rows(rank, number, 5, 12)).square().mean().backward()
+        norm = clip()
+        optimizer.step()
+        return norm
+
+    reduced = 0
+    for number in range(500, 560):  # the first time, all ranks make a plan for it, and it takes a window to return
+        reduced += is_reduced(optimizer)
+        ours = step(model, optimizer, number, lambda: optimizer.clip_grad_norm_(0.01))
+        norm = step(module, theirs, number, lambda: nn.utils.clip_grad_norm_(module.parameters(), 0.01))
+        torch.testing.assert_close(ours, norm)
+        time.sleep(0.002)
+    assert reduced > 10
+    for one, other in zip(parameters_of(model, optimizer), parameters_of(module, theirs), strict=True):
+        torch.testing.assert_close(one, other)
+    optimizer.close()
+
+
+class Branches(nn.Module):
+    """Two ways, of which a rank may take one, and a layer that nobody calls after a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ways = nn.ModuleList(nn.Linear(12, 12) for _ in range(2))
+        self.last = nn.Linear(12, 4)
+        self.idle = nn.Linear(4, 4)
+        self.taken: int | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.taken is None:
+            return self.idle(self.last(self.ways[1](self.ways[0](inputs))))
+        return self.last(self.ways[self.taken](inputs))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_gradients_that_ranks_do_not_have(size: int) -> None:
+    on_ranks(_missing, size)
+
+
+def _missing(rank: int) -> None:
+    def tell(model: nn.Module, optimizer: Any) -> None:
+        branches = model.module if isinstance(model, DistributedDataParallel) else model
+        for step in range(500, 512):
+            branches.taken = (step + rank) % 2 if step % 3 else 0
+            optimizer.zero_grad()
+            model(rows(rank, step, 5, 12)).square().mean().backward()
+            optimizer.step()
+        assert branches.idle.weight.grad is None
+
+    # on three ranks DDP's sums are taken in another order: it keeps its first buckets if it looks for unused ones
+    tolerance = 0 if dist.get_world_size() == 2 else 1e-6
+    told_twice(rank, tell, make=Branches, tolerance=tolerance, find_unused_parameters=True)
+
+
+def test_a_layer_that_is_frozen_later() -> None:
+    on_ranks(_frozen, 2)
+
+
+def _frozen(rank: int) -> None:
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    model[0].requires_grad_(False)
+    before = [each.clone() for each in model.parameters()]
+    train(model, optimizer, rank, range(500, 510))
+    now = parameters_of(model, optimizer)
+    assert torch.equal(now[0], before[0].data)
+    assert not torch.equal(now[2], before[2].data)
+    assert model[0].weight.grad is None
+    assert_equal(now, [from_rank_0(each) for each in now])
+    optimizer.close()
+
+
+def test_passes_of_different_parts_are_one_step_and_others_are_refused() -> None:
+    on_ranks(_passes, 2)
+
+
+def _passes(rank: int) -> None:
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    optimizer.zero_grad()
+    half = model[:3](rows(rank, 1, 5, 12)).detach()
+    model(rows(rank, 0, 5, 12)).square().mean().backward()
+    with pytest.raises(InputError, match=r"2 backward passes in a step of 1: say accumulation="):
+        model(rows(rank, 1, 5, 12)).square().mean().backward()
+    assert half.shape == (5, 30)
+
+
+def test_inputs_that_end_early() -> None:
+    on_ranks(_uneven, 3)
+
+
+def _uneven(rank: int) -> None:
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    with Join([optimizer]):
+        train(model, optimizer, rank, range(500, 506 + 5 * rank))
+    now = parameters_of(model, optimizer)
+    assert_equal(now, [from_rank_0(each) for each in now])
+    train(model, optimizer, rank, range(600, 610))
+    now = parameters_of(model, optimizer)
+    assert_equal(now, [from_rank_0(each) for each in now])
+    optimizer.close()
+
+
+def test_a_step_that_one_rank_gives_up_is_noticed() -> None:
+    for outcome in Ranks(_gives_up, 2).outcomes():
+        assert "CommunicationError" in str(outcome)
+        assert "1 of 2 ranks left out a step" in str(outcome)
+
+
+def _gives_up(rank: int) -> None:
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    for step in range(500, 510):
+        optimizer.zero_grad()
+        outputs = model(rows(rank, step, 5, 12))
+        if rank == 1 and step == 503:  # a pass that ends half-way: no bucket has left
+            hook = model[2].weight.register_hook(_fail)
+            with pytest.raises(KeyError):
+                outputs.square().mean().backward()
+            hook.remove()
+            continue
+        outputs.square().mean().backward()
+        optimizer.step()
+
+
+def _fail(_gradient: Tensor) -> None:
+    raise KeyError("in the middle of a pass")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_peer_is_named_in_time(number: signal.Signals) -> None:
+    began_s = time.monotonic()
+    ranks = Ranks(_lost, 3, int(number), timeout_s=60)
+    try:
+        for rank in (0, 2):
+            ranks.processes[rank].join(50)
+        for rank in (0, 2):
+            what, steps, parameters_are = ranks._outcome(rank)
+            assert re.match(rf"rank {rank}, step \d+: ", what), what
+            assert "rank 1" in what, what
+            assert steps == int(re.findall(r"step (\d+)", what)[0]), what
+            assert parameters_are == "as they were"
+    finally:
+        ranks.kill()
+    assert time.monotonic() - began_s < 50
+
+
+def _lost(rank: int, number: int) -> tuple[str, int, str]:
+    model = make_mlp()
+    optimizer = handed_over(rank, model, timeout=timedelta(seconds=6))
+    for step in count(500):
+        before = [each.detach().clone() for each in model.parameters()]
+        if rank == 1 and step == 505:
+            os.kill(os.getpid(), number)
+        try:
+            train(model, optimizer, rank, range(step, step + 1))
+        except CommunicationError as error:
+            steps = optimizer.recover()
+            same = all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+            return str(error), steps, "as they were" if same else "changed"
+    raise AssertionError
+
+
+def test_it_looks_again_when_steps_take_longer_and_takes_gradients_back() -> None:
+    for lines, back in on_ranks(_slower, 2, timeout_s=90):
+        assert back
+        if lines is not None:
+            assert any("search begun again: under ddp" in line for line in lines), lines
+            assert sum("PyTorch's own reducer" in line for line in lines) == 2, lines
+
+
+def _slower(rank: int) -> tuple[list[str] | None, bool]:
+    lines: list[str] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logging.getLogger("autobyte").addHandler(Listening())
+    logging.getLogger("autobyte").setLevel(logging.INFO)
+    audition.HOLD, audition.KNOWN = 2, 3  # type: ignore[misc]
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    module, theirs = twin_of(model, optimizer)
+    was: list[bool] = []
+    for step in range(500, 900):
+        train(model, optimizer, rank, range(step, step + 1))
+        train(module, theirs, rank, range(step, step + 1))
+        time.sleep(0.003 if step < 560 else 0.03)
+        was.append(is_reduced(optimizer))
+        if was[-1] and False in was:
+            break
+    for one, other in zip(parameters_of(model, optimizer), parameters_of(module, theirs), strict=True):
+        torch.testing.assert_close(one, other)
+    optimizer.close()
+    return lines if rank == 0 else None, was[-1] and False in was
+
+
+def test_another_config_and_a_checkpoint_take_gradients_back() -> None:
+    on_ranks(_taken_back, 2)
+
+
+def _taken_back(rank: int) -> None:
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    module, theirs = twin_of(model, optimizer)
+    state = copy.deepcopy(optimizer.state_dict())
+    assert state["autobyte"]["steps"] == optimizer.steps
+    optimizer.reconfigure(Config(2048, 4096, knobs={"fusion": 1.0}))
+    assert not is_reduced(optimizer)
+    for each, its in ((model, optimizer), (module, theirs)):
+        train(each, its, rank, range(500, 503))
+    assert_equal(parameters_of(model, optimizer), parameters_of(module, theirs))
+    optimizer.load_state_dict(state)
+    train(model, optimizer, rank, range(600, 630))
+    now = parameters_of(model, optimizer)
+    assert_equal(now, [from_rank_0(each) for each in now])
+    optimizer.close()
