@@ -23,7 +23,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -196,15 +196,30 @@ def hang_up(*, gloo: bool = False) -> None:
     store: Any = _get_default_store() if dist.is_initialized() else None
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    port, there = getattr(store, "port", None), _sockets()
-    for fd, target in there.items():
-        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copied:
-            if copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                continue  # gloo aborts the process if it cannot accept
-            if (
-                _of_gloo.get(fd) == target if gloo else copied.getpeername()[1:2] == (port,)
-            ):  # other kinds have a name
-                copied.shutdown(socket.SHUT_RDWR)
+    port, chosen = getattr(store, "port", None), list[tuple[str, socket.socket]]()
+    with ExitStack() as copies:
+        for fd, target in _sockets().items():
+            with suppress(OSError):
+                copied = copies.enter_context(socket.socket(fileno=os.dup(fd)))
+                if copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    continue  # gloo aborts the process if it cannot accept
+                peer = copied.getpeername()  # of kinds without a port it is a name
+                if _of_gloo.get(fd) == target if gloo else peer[1:2] == (port,):
+                    chosen.append((str(peer[0]).removeprefix("::ffff:"), copied))
+        hosts = {host for host, _ in chosen}
+        if not gloo and len(hosts) > 1:  # another service has this port, too; else no name is looked up
+            hosts = _numeric(getattr(store, "host", "")) & hosts or hosts
+        for host, copied in chosen:
+            with suppress(OSError):
+                if host in hosts:
+                    copied.shutdown(socket.SHUT_RDWR)
+
+
+def _numeric(host: str) -> set[str]:
+    """The addresses of a host; none if it is not known."""
+    with suppress(OSError):
+        return {str(found[4][0]).removeprefix("::ffff:") for found in socket.getaddrinfo(host, None)}
+    return set()
 
 
 def _of_python() -> set[int]:

@@ -7,9 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -41,6 +42,22 @@ def test_only_the_stores_sockets_are_hung_up_on_and_those_without_a_port_are_let
         assert other.recv(4) == b"here"
     with pytest.raises(RuntimeError):
         store.check(["x"])
+
+
+def test_another_service_at_the_stores_port_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as made:
+        servers, port = [], 0
+        for address in ("127.0.0.1", "127.0.0.2"):
+            servers.append(made.enter_context(socket.create_server((address, port))))
+            port = servers[-1].getsockname()[1]
+        clients = [made.enter_context(socket.create_connection(each.getsockname())) for each in servers]
+        peers = [made.enter_context(each.accept()[0]) for each in servers]
+        monkeypatch.setattr(dist, "is_initialized", lambda: True)
+        monkeypatch.setattr(internals, "_get_default_store", lambda: SimpleNamespace(host="127.0.0.1", port=port))
+        internals.hang_up()
+        clients[1].sendall(b"here")
+        assert peers[1].recv(4) == b"here"
+        assert peers[0].recv(4) == b""  # of the store
 
 
 class Reader(SGD):

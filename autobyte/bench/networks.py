@@ -134,7 +134,10 @@ def _resized(value: Any, before: int, size: int, seed: int) -> Any:
     if isinstance(value, Mapping):
         return {key: _resized(item, before, size, seed) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_resized(item, before, size, seed) for item in value)
+        made = [_resized(item, before, size, seed) for item in value]
+        return (
+            type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+        )  # a named tuple takes them apart
     return value
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autobyte.simulator.calibrate import EngineCosts
 
 MOST_DILATION = 100
+SIZE_SCALE, COMPUTE, RATIOS = "auto", "0.6s", "0.5,1,2"  # unless another is given
 AUTO_RATIO = 1.1  # wire time over compute that `--size-scale auto` aims at, on the fastest link
 
 
@@ -40,10 +41,10 @@ def bench(
             "--size-scale",
             help=f"factor on gradient sizes; auto: sending takes {AUTO_RATIO} × compute at the first rate",
         ),
-    ] = "auto",
+    ] = SIZE_SCALE,
     compute: Annotated[
         str, typer.Option("--compute", help="time of a forward and backward pass, emulated by sleeping")
-    ] = "0.6s",
+    ] = COMPUTE,
     dilate: Annotated[
         float,
         typer.Option(
@@ -100,7 +101,7 @@ def bench(
         typer.Option(
             "--ratio", help="with --gpu: batch sizes are chosen so that communication takes so many times compute"
         ),
-    ] = "0.5,1,2",
+    ] = RATIOS,
     inputs: Annotated[
         str, typer.Option("--input", help="with --gpu: shape of the input, where FILE.py:make_model returns none")
     ] = "",
@@ -145,6 +146,8 @@ def bench(
     for_other = {
         "--clip": real and clip is not None, "--policies": real and bool(policies), "--dilate": real and dilate != 1,
         "--calibration": real and calibration is not None, "--real-time": real and real_time,
+        "--size-scale": real and size_scale != SIZE_SCALE, "--compute": real and compute != COMPUTE,
+        "--ratio": not real and ratio != RATIOS,
         "--batch": not real and batch != 0, "--input": not real and bool(inputs),
     }  # fmt: skip
     _check(

@@ -94,7 +94,7 @@ def doctor(
     if (source is None) == (profile is None):
         raise InputError("doctor takes a model of your own (FILE.py:make_model, under torchrun), or --profile")
     if source is not None and (gpu or rehearse or hosts):
-        rig = Rig(hosts or HOSTS, parse_rate(rate, what="rate"), not gpu)
+        rig = Rig(hosts or HOSTS, parse_rate(rate, what="rate"), rehearse or not gpu)
         if status := _on_rig(rig, source, inputs, batch, json=json):
             raise typer.Exit(status)
         return

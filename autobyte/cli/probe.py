@@ -66,8 +66,9 @@ def probe(
     from autobyte.torch.profiling.probe import Spec
     from autobyte.units import parse_bytes, parse_rate
 
-    rig = Rig(hosts or HOSTS, parse_rate(rate, what="rate"), not gpu)
     shares = gpu or rehearse
+    gpu = gpu and not rehearse
+    rig = Rig(hosts or HOSTS, parse_rate(rate, what="rate"), not gpu)
     engine = engine or (f"{rig.engine},allreduce,ps" if shares else "allreduce,ps")
     spec = Spec(
         tuple(name.strip() for name in engine.split(",")),

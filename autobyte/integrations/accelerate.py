@@ -1,7 +1,7 @@
 """Hugging Face Accelerate: a loop that was written for DDP goes on as it is, and its gradients go by AutoByte.
 
 `Accelerator` has no plug for this: it looks handlers up by their exact class, and wraps models in DDP itself. So the
-five methods that touch gradients are replaced on the one accelerator that is handed in.
+six methods that have to do with gradients are replaced on the one accelerator that is handed in.
 """
 
 import logging
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -93,10 +94,12 @@ class AttachedAccelerator:
         self._accelerator = accelerator
         self._models: list[nn.Module] = []
         self._pairs: list[_Pair] = []
+        self._freed: WeakSet[DistributedOptimizer] = WeakSet()  # closed by `free_memory`, and not prepared again
         self._said: set[str] = set()
         self.use(keywords)
         replaced: list[Callable[..., Any]]
-        replaced = [self.prepare, self.no_sync, self.clip_grad_norm_, self.clip_grad_value_, self.end_training]
+        replaced = [self.prepare, self.no_sync, self.clip_grad_norm_, self.clip_grad_value_]
+        replaced += [self.free_memory, self.end_training]
         self._own = {each.__name__: getattr(accelerator, each.__name__) for each in replaced}
         for each in replaced:
             setattr(accelerator, each.__name__, each)
@@ -119,6 +122,8 @@ class AttachedAccelerator:
         chosen = [self._model(each, place) if isinstance(each, nn.Module) else each for each, place in pairs]
         for index, each in enumerate(chosen):
             if isinstance(each, AcceleratedOptimizer):
+                if each.optimizer in self._freed:
+                    self._open_again(each)
                 self._check_open(each)
             elif isinstance(each, Optimizer):
                 if not each.state:
@@ -158,6 +163,17 @@ class AttachedAccelerator:
         self._accelerator.unscale_gradients()
         optimizer.clip_grad_value_(clip_value)
 
+    def free_memory(self, *objects: Any) -> Any:
+        """`Accelerator.free_memory`, after the last updates: models are let go of, with hooks, threads and sockets.
+
+        An optimizer that trains on has to be prepared again, as a `Trainer` does; else its `step` is refused.
+        """
+        try:
+            self._free()
+        finally:
+            freed = self._own["free_memory"](*objects)
+        return freed
+
     def end_training(self) -> None:
         """`Accelerator.end_training`, after the last updates."""
         for pair in self._pairs:
@@ -187,6 +203,27 @@ class AttachedAccelerator:
         wrapped = DistributedOptimizer(optimizer, owner, **self._keywords)
         self._pairs.append(_Pair(owner, optimizer, wrapped, was_on=wrapped.training is not None))
         return wrapped
+
+    def _free(self) -> None:
+        """Close every optimizer, whatever another one raises."""
+        self._models.clear()
+        with ExitStack() as stack:
+            while self._pairs:
+                pair = self._pairs.pop()
+                stack.callback(pair.optimizer.close)
+                if pair.was_on:
+                    self._freed.add(pair.optimizer)
+                    pair.optimizer.step = _refuse  # type: ignore[method-assign]
+
+    def _open_again(self, optimizer: AcceleratedOptimizer) -> None:
+        """Wrap anew what `free_memory` closed; a compiled model need not have been prepared again."""
+        closed = optimizer.optimizer
+        self._freed.discard(closed)
+        own, model = closed._optimizer, closed._model
+        if not any(model is known for known in self._models):
+            self._models.append(model)
+        wrapped = self._optimizer(own)
+        AcceleratedOptimizer.__init__(optimizer, wrapped, device_placement=False, scaler=optimizer.scaler)
 
     def _check_open(self, optimizer: AcceleratedOptimizer) -> None:
         """Refuse an optimizer that was closed: it would train every rank on its own.
@@ -236,6 +273,15 @@ class AttachedAccelerator:
         if text not in self._said and self._accelerator.is_main_process:
             self._said.add(text)
             log.info("%s", text)
+
+
+def _refuse(closure: Any = None) -> Any:
+    """The `step` of an optimizer that was freed: it would train every rank on its own.
+
+    Raises:
+        InputError: always.
+    """
+    raise InputError("free_memory() has closed this optimizer: prepare model and optimizer again before step()")
 
 
 def _check(accelerator: Accelerator) -> None:

@@ -94,6 +94,7 @@ def _norm_to_log(trainer: Trainer, own: Callable[..., Any], model: nn.Module, gr
 
 
 def _attach_again(kind: type[Trainer], trainer: Trainer, keywords: dict[str, Any]) -> None:
-    """A search for hyper-parameters makes the accelerator anew for every trial."""
+    """A search for hyper-parameters makes the accelerator anew for every trial; what the last one trained ends."""
+    trainer.accelerator.free_memory()
     kind.create_accelerator_and_postprocess(trainer)
     accelerate.attach(trainer.accelerator, **keywords)

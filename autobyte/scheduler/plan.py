@@ -78,7 +78,8 @@ class Plan:
     def digest(self) -> str:
         """A short hash of everything that ranks must agree on."""
         sequence = b"" if self.sequence is None else np.ascontiguousarray(self.sequence, dtype="<i8").tobytes()
-        rest = f"{self.tiling.digest} {self.credit_bytes} {self.rule} {self.overlap} {self.sequence is None}"
+        waits = f"{self.overlap} {self.barrier}"
+        rest = f"{self.tiling.digest} {self.credit_bytes} {self.rule} {waits} {self.sequence is None}"
         return hashlib.sha256(rest.encode() + sequence).hexdigest()[:16]
 
     @property

@@ -127,7 +127,7 @@ class Runner:
             )
             for index in sorted(self.under_way, key=lambda index: self._start_s[index])[: LATEST - len(flying)]
         ]
-        done = [BlockTimes(*times) for times in self._latest]
+        done = [BlockTimes(*times) for times in list(self._latest)]
         return done[max(0, len(done) + len(flying) - LATEST) :] + flying
 
     @property

@@ -163,8 +163,10 @@ class On:
         self._updates.settle()  # still due if no forward or backward pass came since the step before
         self._evaluating = closure is not None
         if closure is not None:
-            self._take_up(exchange.heard())  # what was announced is dropped: no switch between two evaluations
-            return self._step_with(closure)
+            loss = self._step_with(closure)
+            if not self._is_joined:
+                self._take_up(exchange.heard())  # what was announced is dropped
+            return loss
         if self._may_wait and not progress.averaged:
             if self._clips.pending:  # which has closed the step
                 exchange.check_untouched()

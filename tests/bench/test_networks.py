@@ -15,8 +15,19 @@ from autobyte.models import names
 
 CPU = torch.device("cpu")
 OWN = """
+from collections import namedtuple
+
 import torch
 from torch import nn
+
+Pair = namedtuple("Pair", "left right")
+
+class Sum(nn.Linear):
+    def forward(self, pair):
+        return super().forward(pair.left + pair.right)
+
+def named():
+    return Sum(4, 2), (Pair(torch.ones(3, 4), torch.zeros(3, 4)),), lambda out: out.square().mean()
 
 def with_inputs():
     model = nn.Linear(4, 2)
@@ -57,6 +68,13 @@ def test_a_model_of_ones_own_gets_its_samples_again_until_there_are_enough(own: 
     assert later[:, 0].tolist() == [8, 0]
     shaped = make(f"{own}:without", CPU, batch=2, inputs="7,4")
     assert shaped.passes(shaped.model).inputs[0].shape == (2, 4)
+
+
+def test_samples_in_a_named_tuple_stay_in_one(own: Path) -> None:
+    network = make(f"{own}:named", CPU, batch=5)
+    passes = network.passes(network.model)
+    passes.backward(passes.forward())
+    assert [each.shape for each in passes.inputs] == [(5, 4), (5, 4)]
 
 
 def test_models_of_the_table_have_a_name_each() -> None:

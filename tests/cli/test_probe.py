@@ -2,12 +2,15 @@
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
+from autobyte.cli import doctor as diagnosis
 from autobyte.cli import probe as command
 from autobyte.cli import run
-from autobyte.torch.profiling.probe import Row
+from autobyte.testbed.rig import Rig
+from autobyte.torch.profiling.probe import Row, Spec
 
 
 def test_the_table_has_the_columns_of_nccl_tests(
@@ -60,3 +63,20 @@ def test_bad_input_is_one_line(words: tuple[str, ...], message: str, capsys: pyt
     said = capsys.readouterr().err
     assert said.startswith(f"autobyte: {message}")
     assert said.count("\n") == 1
+
+
+def test_a_rehearsal_needs_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+
+    def on_testbed(spec: Spec, rig: Rig, *, gpu: bool) -> tuple[list[dict[str, Any]], str]:
+        seen.append((spec.device, rig.rehearse, gpu))
+        return [], "on hosts"
+
+    monkeypatch.setattr(command, "_on_testbed", on_testbed)
+    for given in (["--rehearse"], ["--gpu", "--rehearse"]):
+        assert run(["probe", *given]) == 0
+    assert seen == [("cpu", True, False)] * 2
+    assert "rehearsal" in capsys.readouterr().out
+    monkeypatch.setattr(diagnosis, "_on_rig", lambda rig, *_, **__: seen.append(rig.rehearse) or 0)
+    assert run(["doctor", "--gpu", "--rehearse", "small:cnn"]) == 0
+    assert seen[-1] is True

@@ -45,6 +45,8 @@ def test_without_a_gpu_there_is_one_line(
         (("--tuner", "twim"), "unknown tuner 'twim'; did you mean 'twin'?"),
         (("--policies", "ddp"), "--policies is for emulated models: leave it out, or leave out --gpu and --rehearse"),
         (("--dilate", "2"), "--dilate is for emulated models"),
+        (("--size-scale", "0.5"), "--size-scale is for emulated models"),
+        (("--compute", "1s"), "--compute is for emulated models"),
         (("--real-time",), "--real-time is for emulated models"),
     ],
 )
@@ -53,7 +55,7 @@ def test_bad_input_is_one_line(words: Sequence[str], message: str, capsys: pytes
     assert capsys.readouterr().err.startswith(f"autobyte: {message}")
 
 
-@pytest.mark.parametrize("words", [("--batch", "8"), ("--input", "8,3,64,64")])
+@pytest.mark.parametrize("words", [("--batch", "8"), ("--input", "8,3,64,64"), ("--ratio", "1")])
 def test_what_real_models_are_given_is_not_left_aside(
     words: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,7 @@
 """Accelerate's loop, beside the same with DDP."""
 
+import gc
+import weakref
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,41 @@ def trains_saves_and_goes_on(rank: int, folder: str) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
     on_ranks(trains_saves_and_goes_on, size, str(tmp_path), timeout_s=200)
+
+
+def frees_and_goes_on(rank: int) -> None:
+    """Rounds of one accelerator with other models; then the same model once more."""
+    from accelerate import Accelerator  # noqa: PLC0415
+
+    from autobyte.integrations.accelerate import prepare  # noqa: PLC0415
+
+    accelerator, made = Accelerator(cpu=True), []
+    for _ in range(3):
+        model = gpt2()
+        model, optimizer = prepare(accelerator, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        accelerator.backward(model(input_ids=texts()[:2], labels=texts()[:2]).loss)
+        optimizer.step()
+        made += [weakref.ref(model), weakref.ref(optimizer.optimizer)]
+        model, optimizer = accelerator.clear(model, optimizer)
+    gc.collect()
+    assert not [each for each in made if each() is not None]
+
+    told = [Told(autobyte=autobyte) for autobyte in (True, False)]
+    for each in told:
+        each.epoch()
+        each.accelerator.free_memory()
+    ours, theirs = told
+    with pytest.raises(InputError, match="prepare model and optimizer again"):
+        ours.optimizer.step()
+    for each in told:
+        each.accelerator.prepare(each.model, each.optimizer, each.schedule)
+        each.epoch()
+    assert_alike(ours.outcome(), theirs.outcome())
+    ours.optimizer.optimizer.close()
+
+
+def test_what_is_freed_is_gone_and_can_be_prepared_again() -> None:
+    on_ranks(frees_and_goes_on, 2, timeout_s=200)
 
 
 def goes_wrong(rank: int) -> list[str]:

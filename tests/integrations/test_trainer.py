@@ -1,5 +1,7 @@
 """The Trainer of transformers, beside the same with DDP."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +140,44 @@ def test_callbacks_find_averages_and_updates(tmp_path: Path) -> None:
     said = on_ranks(looks_at_everything, 2, str(tmp_path), timeout_s=200)[0]
     assert len([words for words in said if "Norms.on_pre_optimizer_step may read them" in words]) == 1
     assert len([words for words in said if "were read between step() and the next forward pass" in words]) == 1
+
+
+def searches(rank: int, folder: str) -> list[float]:
+    """Trials of a search for hyper-parameters, each with its own model; the best loss, by DDP and by AutoByte."""
+    from transformers import Trainer, TrainingArguments  # noqa: PLC0415
+
+    from autobyte.integrations.trainer import attach  # noqa: PLC0415
+
+    rows = [{"input_ids": row, "labels": row} for row in texts()]
+    found = []
+    made: list[Any] = []
+
+    def model_init() -> nn.Module:
+        model = gpt2()
+        made.append(weakref.ref(model))
+        return model
+
+    for autobyte in (False, True):
+        made.clear()
+        arguments = TrainingArguments(
+            f"{folder}/{autobyte}", use_cpu=True, max_steps=3, save_strategy="no", report_to="none", disable_tqdm=True
+        )
+        trainer = Trainer(args=arguments, train_dataset=rows, eval_dataset=rows[:8], model_init=model_init)
+        if autobyte:
+            attach(trainer)
+        best = trainer.hyperparameter_search(
+            lambda trial: {"learning_rate": trial.suggest_categorical("learning_rate", [1e-3, 1e-2, 1e-1])},
+            n_trials=3,
+            backend="optuna",
+        )
+        gc.collect()
+        alive = [each for each in made[:-1] if each() is not None]
+        assert not alive, f"{len(alive)} of {len(made)}, autobyte={autobyte}"
+        found += [] if best is None else [best.objective]
+    return found
+
+
+def test_a_trial_of_a_search_leaves_nothing_behind(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    by_ddp, ours = on_ranks(searches, 2, str(tmp_path), timeout_s=200)[0]
+    assert ours == pytest.approx(by_ddp, rel=1e-3)

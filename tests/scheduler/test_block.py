@@ -159,6 +159,7 @@ def test_whatever_ranks_must_agree_on_changes_the_digest() -> None:
         "no credit": replace(one, credit_bytes=None),
         "rule": replace(one, rule=CreditRule.HARD),
         "overlap": replace(one, overlap=Overlap.BACKWARD),
+        "barrier": replace(one, barrier=True),
         "a sequence": one.with_sequence(sequence),
         "another sequence": one.with_sequence(list(reversed(sequence))),
         "numel": plan(make_job(10, 6, 0, 5)),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from autobyte.internals import hang_up
 from autobyte.scheduler.block import Block, Collective
+from autobyte.scheduler.engines.abandoned import abandoned
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.labels import shown
@@ -115,9 +116,6 @@ class AllReduce(Engine):
         done(block, None)
 
 
-#: Backends whose destructor would wait, until gloo's timeout, for something that may never end: for peers that are
-#: gone, say. They stay until the process ends, and so does what is under way there.
-abandoned: list[Any] = []
 _engines: "weakref.WeakSet[AllReduce]" = weakref.WeakSet()
 
 

@@ -65,8 +65,11 @@ class CudaEvent(Event):
     """An event of CUDA's, with its time. It is recorded when it is made: to wait for one that is not is no wait."""
 
     def __init__(self, stream: torch.cuda.Stream, streams: CudaStreams) -> None:
-        self._streams, unused = streams, streams.unused
-        self.event = unused.pop() if unused else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._streams = streams
+        try:
+            self.event = streams.unused.pop()
+        except IndexError:  # not looked at before: another thread may take the last
+            self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self.event.record(stream)
         self._over = False
 

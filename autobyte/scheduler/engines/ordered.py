@@ -12,7 +12,7 @@ from torch import Tensor
 
 from autobyte.internals import gather_options, is_profiled
 from autobyte.scheduler.block import Block, Collective
-from autobyte.scheduler.engines.allreduce import abandoned
+from autobyte.scheduler.engines.abandoned import abandoned
 from autobyte.scheduler.engines.base import Done, Engine, Moments, Sent, Timed
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.labels import label

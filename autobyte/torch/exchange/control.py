@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from autobyte.errors import AutoByteError
 from autobyte.internals import own_gloo
-from autobyte.scheduler.engines.allreduce import abandoned
+from autobyte.scheduler.engines.abandoned import abandoned
 from autobyte.torch.exchange.deadline import Deadline
 from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.rollcall import LONG_S, POLL_S, RollCall

@@ -72,8 +72,7 @@ class Session:
         if not self.runner.at_boundary:
             raise self._failure("a new step begins before the last one was ended")
         if plan is not self.plan:
-            self.finish()
-            self.check()
+            self._finish_before("the plan cannot change")
             self.plan = plan
             self.runner.configure(plan)
         self._arrived = [False] * len(plan.job.gradients)
@@ -112,8 +111,7 @@ class Session:
             CommunicationError: an engine failed, or something does not come within the timeout.
         """
         self.wait_all()
-        self.finish()
-        self.check()
+        self._finish_before("gradients cannot go another way")
 
     def pass_by(self) -> None:
         """A step is over whose gradients went another way."""
@@ -275,13 +273,25 @@ class Session:
         """Tensors that only a device still waits for."""
         return {segment.tensor for block in self._engine.unfinished() for segment in block.segments}
 
-    def finish(self) -> None:
-        """Wait until no block is under way, on a device either: before plans change, and at the end."""
+    def finish(self) -> bool:
+        """Wait until no block is under way, on a device either: before plans change, and at the end.
+
+        Returns:
+            whether none is.
+        """
         deadline = time.monotonic() + self.timeout_s
-        while self._error is None and time.monotonic() < deadline:
-            if self.runner.at_boundary and not self._engine.unfinished():
-                return
+        while not (over := self.runner.at_boundary and not self._engine.unfinished()):
+            if self._error is not None or time.monotonic() >= deadline:
+                break
             time.sleep(0.01)
+        return over
+
+    def _finish_before(self, cannot: str) -> None:
+        """Wait until no block is under way; else fail, and say what cannot be done."""
+        if not self.finish():
+            why = f"{cannot}: blocks of the last step are not over within {self.timeout_s:g} s"
+            self.fail(self.located(why))  # the first failure counts
+        self.check()
 
     def close(self, *, ended: bool) -> bool:
         """Wait for what other ranks still need of a step that was ended, and let go of the engine.

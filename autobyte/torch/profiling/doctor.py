@@ -23,7 +23,6 @@ from autobyte.torch.profiling.source import Made
 
 WARMUP = 2
 NOISE = 0.1  # by which a part may seem to take longer than the whole
-SHARES_GPU = "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # with other ranks
 SMALL, LARGE = 1024, 1 << 20  # elements: what tells the cost of a block from that of its bytes
 
 
@@ -130,14 +129,14 @@ def _machine() -> float:
 
 def _median_s(step: Step, context: Callable[[], AbstractContextManager[Any]], steps: int) -> float:
     """Time of a pass on the slowest rank (s)."""
-    took = []
+    took, shares_gpu = [], "CUDA_MPS_PIPE_DIRECTORY" in os.environ
     for _ in range(WARMUP + steps):
         dist.barrier()
         began = time.perf_counter()
         step.clear_gradients()
         with context():
             loss = step.forward()
-            if SHARES_GPU:
+            if shares_gpu:
                 _synchronize()  # under MPS a rank that runs ahead fills its launch queue, and then all ranks hang
             step.backward(loss)
         _synchronize()

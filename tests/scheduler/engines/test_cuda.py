@@ -50,6 +50,16 @@ def test_work_comes_behind_its_events_and_memory_is_kept_for_it() -> None:
     assert event.elapsed_s(event) == 2.5e-3
 
 
+def test_the_last_unused_event_may_go_to_another_thread() -> None:
+    class TakenMeanwhile(list[Any]):
+        def __bool__(self) -> bool:
+            return True  # as it was a moment ago
+
+    streams = CudaStreams(GPU)
+    streams.unused = TakenMeanwhile()
+    assert not streams.mark().is_over()
+
+
 def test_what_is_given_up_is_over_only_if_it_was_seen_to_be() -> None:
     streams = CudaStreams(GPU)
     seen, late = streams.mark(), streams.mark()

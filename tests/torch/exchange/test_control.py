@@ -19,7 +19,7 @@ from ranks import on_ranks
 from torch import nn
 
 from autobyte.internals import own_gloo
-from autobyte.scheduler.engines.allreduce import abandoned
+from autobyte.scheduler.engines.abandoned import abandoned
 from autobyte.torch.exchange.control import Control, first_line
 
 

@@ -119,3 +119,27 @@ def _no_input(rank: int) -> None:
     same_on_all(parameters_of(model, optimizer))
     assert optimizer.training.exchange.halved
     optimizer.close()
+
+
+def test_a_closure_after_loading_while_some_ranks_have_no_inputs() -> None:
+    """That ranks have loaded is heard two steps later, when the inputs of one of them have ended."""
+    on_ranks(_loaded, 2)
+
+
+def _loaded(rank: int) -> None:
+    model = make_mlp()
+    model, optimizer = with_ab(model, sgd(model), timeout=timedelta(seconds=10))
+    train(model, optimizer, rank, range(3))
+    optimizer.load_state_dict(optimizer.state_dict())
+    with Join([optimizer]):
+        for step in range(2 + 4 * rank):
+
+            def closure(step: int = step) -> Tensor:
+                optimizer.zero_grad()
+                loss = model(rows(rank, step, 5, 12)).square().mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+    parameters = parameters_of(model, optimizer)
+    assert_equal(parameters, [from_rank_0(tensor) for tensor in parameters])

@@ -13,10 +13,63 @@ import psutil
 import pytest
 import torch
 from faulty import STEPS, WHERE, at_once, by_ddp, fail, make_model, once, said, state, train, wrapped
+from jobs import make_plan
 from ranks import Ranks
 
+from autobyte.scheduler.block import Block
+from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.testing import Faults, FaultyEngine
+from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.engines import ENGINES as ENGINES_OF_TRAINING
+from autobyte.torch.exchange.progress import Progress
+from autobyte.torch.exchange.session import Session
+
+
+class StillAtWork(Engine):
+    """Blocks are done for the host at once; a device is still at work on those in `kept`."""
+
+    def __init__(self) -> None:
+        self.kept: list[Block] = []
+
+    def start(self, block: Block, sent: Sent, done: Done) -> None:
+        self.kept.append(block)
+        sent(block)
+        done(block, None)
+
+    def unfinished(self) -> list[Block]:
+        return self.kept
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class NobodySilent:
+    """A roll call to which all answer."""
+
+    heard = ""
+
+    def alarm(self, message: str) -> None:
+        """Nobody listens."""
+
+    def absent(self) -> str:
+        return "all ranks are alive"
+
+
+def test_a_plan_never_changes_while_blocks_of_the_last_are_on_a_device() -> None:
+    first, second, engine = make_plan(8, 4), make_plan(8, 4, piece=4), StillAtWork()
+    session = Session(
+        first, engine, rank=3, timeout=timedelta(seconds=0.1), progress=Progress(), rollcall=NobodySilent()
+    )
+    session.begin(first)
+    session.ready((0, 1))
+    session.end()
+    engine.kept = engine.kept[:1]
+    with pytest.raises(CommunicationError, match=r"^rank 3, step 0: tensor 'l0.0' .*the plan cannot change.* 0.1 s"):
+        session.begin(second)
+    assert session.plan is first
+    engine.kept = []
+    with pytest.raises(CommunicationError, match="the plan cannot change"):  # what has failed stays so
+        session.begin(second)
 
 
 def test_a_rank_that_is_killed_is_named_by_all_others() -> None:

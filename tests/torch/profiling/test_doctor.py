@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from ranks import free_port, on_ranks
 
 from autobyte import cli
 from autobyte.models import load
+from autobyte.torch.profiling import doctor
 from autobyte.torch.profiling.doctor import Symptoms, unclaimed_cores
 
 ROOT = Path(__file__).parents[3]
@@ -36,6 +38,24 @@ def test_doctor_measures_a_model_on_the_ranks_that_there_are(more: tuple[str, ..
     status = {"gain": "", "keep DDP": "exitcode  : 3", "unknown": "exitcode  : 4"}[told["verdict"]]
     assert not failed or status in ended.stderr
     assert ("FAILED" in ended.stderr) == failed
+
+
+def test_whether_ranks_share_a_gpu_is_asked_when_a_pass_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(doctor.dist, "barrier", lambda: None)
+    monkeypatch.setattr(doctor, "_slowest", lambda seconds: seconds)
+    monkeypatch.setattr(doctor, "_synchronize", lambda: calls.append("synchronize"))
+    step = SimpleNamespace(clear_gradients=lambda: None, forward=lambda: None, backward=lambda loss: None)
+    counts = []
+    for folder in ("", "/tmp/mps"):
+        if folder:
+            monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", folder)
+        else:
+            monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+        calls.clear()
+        doctor._median_s(step, nullcontext, 1)
+        counts.append(len(calls))
+    assert counts[1] == 2 * counts[0]
 
 
 def test_a_wrong_input_is_told_by_rank_0_alone() -> None:
