@@ -210,7 +210,7 @@ def test_a_frame_that_is_larger_than_what_is_trained_is_refused_before_there_is_
     connection = Connection(near, 1, largest=1000)
     for nbytes in (1000, 1001):
         placed: list[int] = []
-        far.sendall(HEADER.pack(Kind.PUSH, 0, 1, 0, nbytes) + b"x" * 1000)
+        far.sendall(HEADER.pack(Kind.PUSH, 0, 1, 0, nbytes, 2.0) + b"x" * 1000)
 
         def place(_: Connection, head: Head, placed: list[int] = placed) -> memoryview:
             placed.append(head.nbytes)
