@@ -176,6 +176,7 @@ def tables_by_page() -> dict[Path, dict[str, str]]:
     benchmarks = {
         "cells": schedulers("bench"),
         "dilated": schedulers("dilated"),
+        "clipped": schedulers("clip"),
         "policies": policies(),
         "configs": configs(),
         "reach": reach(),

@@ -15,8 +15,7 @@ SCRIPT = Path(__file__).parent.parent / "elastic.py"
 ROOT = SCRIPT.parent.parent
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
-@pytest.mark.parametrize("group", ["gloo", "devices"])
+@pytest.mark.parametrize(("group", "engine"), [("gloo", "ps"), ("devices", "allreduce")])
 def test_training_goes_on_after_a_crash_under_torchelastic(group: str, engine: str, tmp_path: Path) -> None:
     agent = _launch(group, engine, tmp_path)
     assert agent.returncode == 0, agent.stderr[-3000:]

@@ -22,7 +22,7 @@ from autobyte.scheduler.block import Block, Segment
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.streams import HostStreams
-from autobyte.torch.exchange import lookout, rollcall, training
+from autobyte.torch.exchange import engines, lookout, rollcall
 from autobyte.torch.exchange.control import CommunicationError
 
 
@@ -218,7 +218,7 @@ def test_who_meets_hears_that_another_has_failed() -> None:
 
 def _fails_between(rank: int) -> None:
     if rank == 1:
-        training.connector = lambda _engine: fail
+        engines.connector = lambda _engine: fail
     wrapped(make_model(), "allreduce", timedelta(seconds=300))
 
 
@@ -226,7 +226,7 @@ def test_a_thread_that_asks_the_store_is_back_before_the_process_ends() -> None:
     """Else the interpreter takes away what the store needs, and the process may crash."""
     script = """
 import time
-from autobyte.torch.exchange import rollcall, training
+from autobyte.torch.exchange import rollcall
 
 def ask():
     time.sleep(0.3)
