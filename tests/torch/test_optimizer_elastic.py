@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from itertools import product
-from itertools import product
 from pathlib import Path
 
 import pytest
