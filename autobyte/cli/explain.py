@@ -15,7 +15,7 @@ def explain(
     ],
     json: JsonOption = False,
 ) -> None:
-    """Say in three sentences where the time of a step goes, and what to try.
+    """Say where the time of a step goes, and what to try.
 
     A step is compute (forward, backward, updates), exposed communication (the rank waits for averages), and idle time
     (the rest: loading data, say). The sentences are about the rank that computes longest, because the others wait for

@@ -211,9 +211,10 @@ def _faulty(rank: int, engine: str, fault: str) -> bool:
     make = ENGINES_OF_TRAINING[engine]
 
     def faulty(training: Any, timeout: timedelta) -> FaultyEngine:
-        return FaultyEngine(
-            make(training, timeout), faults, rank=rank, step=lambda: int(training.session.runner.step)
-        )
+        return FaultyEngine(make(training, timeout), faults, rank=rank, step=begun)
+
+    def begun() -> int:
+        return int(optimizer.training.session.runner.step)
 
     ENGINES_OF_TRAINING[engine] = faulty
     model = make_model()
