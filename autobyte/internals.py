@@ -287,9 +287,9 @@ class OwnReducer:
         return self._reducer.get_backward_stats()
 
     def missing(self) -> list[int]:
-        """Places of the gradients that a pass which has begun has not completed; none of a pass that is over.
+        """Places of gradients that a pass which has begun has not completed; none of a pass that is over.
 
-        They are told by the message of an error alone.
+        They are told by the message of an error alone, which names a hundred at most.
         """
         try:
             self._reducer._check_reducer_finalized()

@@ -94,12 +94,13 @@ class Runner:
         self._untimed: deque[tuple[Plan, int, Block, float]] = deque()  # done as far as the host sees
         self._since_s = 0.0  # when a block was done last, or the first of those under way started
         self.passages: deque[Passage] = deque(maxlen=4096)
+        self.elsewhere = 0  # steps whose gradients went another way
         self._load(plan)
 
     @property
     def step(self) -> int:
         """Steps that are over."""
-        return self._core.step
+        return self._core.step + self.elsewhere
 
     @property
     def at_boundary(self) -> bool:
@@ -119,7 +120,7 @@ class Runner:
         flying += [
             BlockTimes(
                 plan,
-                core.step,
+                self.step,
                 plan.tiling.blocks[index],
                 self._start_s[index],
                 self._sent_s[index] if core.state(index) is BlockState.SENT else None,
@@ -206,6 +207,7 @@ class Runner:
 
     def _on_record(self, trace: Trace | None) -> None:
         self._trace = trace
+        self._ready_s = [self._clock()] * len(self._ready_s)  # of gradients that were ready before
 
     def _on_configure(self, plan: Plan) -> None:
         self._core.configure(plan)
@@ -221,8 +223,9 @@ class Runner:
         start_s, sent_s, busy_s = self._start_s[index], self._sent_s[index], now - self._since_s
         alone = self._alone[index] and now - sent_s <= AT_ONCE * busy_s
         ready_s = 0.0 if self._trace is None else max(self._ready_s[segment.tensor] for segment in block.segments)
+        ready_s = min(ready_s, start_s)  # recording may have begun after the block
         self._since_s = now  # blocks may end in another order than they started in
-        plan, step = self._plan, self._core.step
+        plan, step = self._plan, self.step
         self._untimed.append((plan, step, block, start_s))
         seen = Moments(ready_s, start_s, sent_s, now, busy_s, alone)
         self._engine.time(block, seen, partial(self._timed, plan, step, block, self._beside[index]))

@@ -91,8 +91,9 @@ class Clips:
             total = self._closed_norm(self._limit, exchange.norm_kind)
             self._pending = Clipping()
         if total is None or not math.isfinite(total):  # each element tells whether it is finite
-            self._synchronize()
-            self._waited = exchange.steps
+            if not self._training.progress.averaged:
+                self._synchronize()
+                self._waited = exchange.steps
             return None
         stands_in = nn.Parameter(torch.ones((), device=device))
         stands_in.grad = torch.ones_like(stands_in)

@@ -218,6 +218,37 @@ def _missing(rank: int) -> None:
     told_twice(rank, tell, make=Branches, tolerance=tolerance, find_unused_parameters=True)
 
 
+class Experts(nn.Module):
+    """More tensors without a gradient than PyTorch's reducer names, once experts are idle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(12, 5)
+        self.experts = nn.ModuleList(nn.Linear(12, 5) for _ in range(80))
+        self.idle = False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result: Tensor = self.head(inputs)
+        return result if self.idle else result + sum(expert(inputs) for expert in self.experts)
+
+
+def test_more_gradients_are_missing_than_the_reducer_names() -> None:
+    on_ranks(_idle, 2)
+
+
+def _idle(rank: int) -> None:
+    def tell(model: nn.Module, optimizer: Any) -> None:
+        experts = model.module if isinstance(model, DistributedDataParallel) else model
+        for step in range(500, 506):
+            experts.idle = step % 3 != 2
+            optimizer.zero_grad()
+            model(rows(rank, step, 5, 12)).square().mean().backward()
+            optimizer.step()
+
+    told_twice(rank, tell, make=Experts, find_unused_parameters=True)
+
+
 def test_a_layer_that_is_frozen_later() -> None:
     on_ranks(_frozen, 2)
 

@@ -9,6 +9,7 @@ summed, and they tell the norms of their sums; a sum is sent to a worker when it
 """
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
-from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
+from autobyte.scheduler.engines.frames import POLL_S, Connection, Head, Kind, Loop
 from autobyte.scheduler.engines.labels import shown
 from autobyte.scheduler.engines.shares import norm_of
 
@@ -100,6 +101,9 @@ class ParameterServer(Engine):
 
     def close(self) -> None:
         """Send what others still wait for, and end."""
+        until_s = time.monotonic() + PARTING_S
+        while not self.broken and self._owes() and time.monotonic() < until_s:
+            time.sleep(POLL_S)
         self._loop.close(timeout_s=0.1 if self.broken or self._flights else PARTING_S)
 
     def wait(self, over: Callable[[], bool] = lambda: False) -> None:
@@ -239,6 +243,12 @@ class ParameterServer(Engine):
         if not asking:
             del self._kept[step, block]
         return total
+
+    def _owes(self) -> bool:
+        """Whether a worker has yet to ask for a sum that this one has used: it will, in the same step."""
+        open_ = {peer for peer, each in self._to_worker.items() if not each.ended and each.sock.fileno() >= 0}
+        used = [asking.copy() for _, asking in list(self._kept.values()) if self._rank not in asking]
+        return any(asking & open_ for asking in used)
 
     def _summed(self, told: Head, server: int) -> None:
         """A server has the sum of its part: with the last one, a push is done, and may be pulled."""

@@ -123,7 +123,8 @@ class Control:
         rows = [torch.empty_like(padded) for _ in range(self.size)] if self.rank == 0 else []
         options = dist.GatherOptions()
         options.rootRank = 0
-        self._run(self._backend.gather([rows] if rows else [], [padded], options), "collect a trace")
+        gathering = self._backend.gather([rows] if rows else [], [padded], options)
+        self._run(self._begun(gathering, *rows, padded), "collect a trace")
         texts = [bytes(row[:length].numpy()) for row, length in zip(rows, lengths, strict=False)]
         return [json.loads(zlib.decompress(each)) for each in texts]
 
@@ -163,7 +164,8 @@ class Control:
             if self.rank != source:
                 sent = torch.split(travelling, [len(part) for part in parts])
                 for (_, tensor), part in zip(together, sent, strict=True):
-                    tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
+                    with torch.inference_mode(tensor.is_inference()):  # and no pass is told, as where gloo writes
+                        tensor.data.copy_(part.view(tensor.dtype).view(tensor.shape))
 
     def failure(self, what: str, *, step: int | None = None) -> CommunicationError:
         """What all ranks see at once, as an error that says where details are.

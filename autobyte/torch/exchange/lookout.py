@@ -60,6 +60,7 @@ class Lookout:
         self._alarm = message
 
     def _fail(self, block: Block, why: Exception) -> None:
+        self._session.ignore()  # somebody else may listen
         self._session.fail_block(block, why)
         abort = threading.Thread(target=lambda: self._engine.abort(why), name="autobyte-abort", daemon=True)
         abort.start()

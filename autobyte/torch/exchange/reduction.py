@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -78,7 +78,7 @@ class Reduction:
     def watch(self, outputs: Iterable[Tensor]) -> None:
         """Expect gradients from the moment when a backward pass comes through one of these tensors."""
         for output in outputs:
-            if output.requires_grad:
+            if output.grad_fn is not None:  # a parameter that is returned would keep the hook
                 output.register_hook(self._enter)  # type: ignore[no-untyped-call]
 
     @property
@@ -92,21 +92,21 @@ class Reduction:
         Returns:
             averages of those that this rank does not have, by name; their `.grad` stays None.
         """
+        begun = self.begun
         if not self._expecting:  # no pass has come through what the model returns: what is there travels now
             self._expect()
-        times = self._reducer.times()
-        places = self._reducer.missing() if times != self._before else range(len(self._parameters))
-        missing = [(self._names[place], self._parameters[place]) for place in places]
-        had_none = [(name, parameter) for name, parameter in missing if parameter.grad is None]
-        if missing:
-            _add_zeros([parameter for _, parameter in missing])
-            times = self._reducer.times()
+        places: Sequence[int] = self._reducer.missing() if begun else range(len(self._parameters))
+        had_none: list[int] = []
+        while places:  # PyTorch names the first hundred that are missing
+            had_none += [place for place in places if self._parameters[place].grad is None]
+            _add_zeros([self._parameters[place] for place in places])
+            places = self._reducer.missing()
         self.forget()
-        self._before = times
-        averages = {name: parameter.grad for name, parameter in had_none if parameter.grad is not None}
-        for _, parameter in had_none:
-            parameter.grad = None
-        return averages
+        self._before = self._reducer.times()
+        averages = {self._names[place]: self._parameters[place].grad for place in had_none}
+        for place in had_none:
+            self._parameters[place].grad = None
+        return {name: average for name, average in averages.items() if average is not None}
 
     def rebuild(self) -> None:
         """Have buckets follow the order of gradients, once, after a step that all ranks have closed. Collective."""

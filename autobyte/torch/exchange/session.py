@@ -53,7 +53,6 @@ class Session:
         self._arrived = [True] * len(plan.job.gradients)
         self._coming = 0  # tensors that have not arrived
         self._unreduced = 0  # reduce-scatters that are not over
-        self._elsewhere = 0  # steps whose gradients went another way
         self.runner = Runner(
             plan,
             engine,
@@ -102,7 +101,7 @@ class Session:
         """The step whose blocks are under way, those among them that only a device still works on."""
         pending = len(self._engine.unfinished())
         rows = self.runner.latest[-pending:] if pending else []
-        return (rows[0].step if rows else self.runner.step) + self._elsewhere
+        return rows[0].step if rows else self.runner.step
 
     def rest(self) -> None:
         """Wait until nothing is under way: gradients go another way from now on.
@@ -115,7 +114,7 @@ class Session:
 
     def pass_by(self) -> None:
         """A step is over whose gradients went another way."""
-        self._elsewhere += 1
+        self.runner.elsewhere += 1
 
     def arrived(self, tensors: Iterable[int]) -> bool:
         """Whether tensors are in place, whatever has gone wrong since."""

@@ -162,7 +162,8 @@ class Tracing:
     def _after_step(self) -> None:
         training, number = self._training, self._number
         if training is not None:
-            self._plans[number] = training.session.plan
+            for step in range(number, max(number + 1, self._closed)):  # a closure may have closed several
+                self._plans[step] = training.session.plan
         self._number = self._closed
         self._timeline.step(self._number)
         self._taken += 1
