@@ -31,6 +31,12 @@ closes the step of the exchange and says that every layer's update is due. In th
 cannot be stepped layer by layer, it waits for all averages and updates everything at once. Then it tells
 `tuning/online.py` that a step was taken.
 
+Where `policy="auto"` keeps DDP's buckets, gradients do not come this way: `handover.py` takes the hooks off the
+layers, and PyTorch's own reducer sends the buckets (exchange/reduction.py), until another config is used.
+
+Gradients that are clipped by their norm, or unscaled, need not be in place for that: `clips.py` keeps what is to
+happen to the averages when they are used.
+
 While a trace is on, `tracing/` stands between `optimizer.py` and these two: it passes calls on, and notes in hooks of
 its own what happens (model/timeline.py). Nothing of it is there otherwise.
 
