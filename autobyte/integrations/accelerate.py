@@ -210,10 +210,10 @@ class AttachedAccelerator:
         with ExitStack() as stack:
             while self._pairs:
                 pair = self._pairs.pop()
+                stack.callback(pair.optimizer.close)
                 if pair.was_on:
                     self._freed.add(pair.optimizer)
-                    stack.callback(_bar, pair.optimizer)  # once it is closed
-                stack.callback(pair.optimizer.close)
+                    pair.optimizer.step = _refuse  # type: ignore[method-assign]
 
     def _open_again(self, optimizer: AcceleratedOptimizer) -> None:
         """Wrap anew what `free_memory` closed; a compiled model need not have been prepared again."""
@@ -273,11 +273,6 @@ class AttachedAccelerator:
         if text not in self._said and self._accelerator.is_main_process:
             self._said.add(text)
             log.info("%s", text)
-
-
-def _bar(optimizer: DistributedOptimizer) -> None:
-    """Refuse steps below `step` itself, which Accelerate replaces where there is a scaler."""
-    optimizer._mode.step = _refuse  # type: ignore[method-assign]
 
 
 def _refuse(closure: Any = None) -> Any:

@@ -180,4 +180,4 @@ def test_a_pull_of_what_nobody_pushed_ends_the_connection() -> None:
         ranks.engines[0]._pushed[SEGMENTS] = (7, 7)
         ranks.start(PULL, [0])
         ranks.await_that(lambda: any("rank 1 is gone" in what for _, _, what in ranks.said))
-        assert ranks.engines[1].broken is not None
+        ranks.await_that(lambda: ranks.engines[1].broken is not None)
