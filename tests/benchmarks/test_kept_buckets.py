@@ -21,7 +21,7 @@ from autobyte.units import MIB
 
 BUCKETS = Config(25 * MIB, 25 * MIB, "ddp")
 MODELS = {"wide": (24, 1024, 96), "deep": (160, 256, 64), "tiny": (160, 4, 1)}  # layers, width, rows
-NOISY = 1.1  # CPU time depends on what else the machine does, too
+TARGET = 1.005  # wall time, on an idle machine
 
 
 def model_of(layers: int, width: int) -> nn.Sequential:
@@ -36,7 +36,7 @@ def test_a_step_under_ddps_buckets_costs_what_ddps_costs() -> None:
         for rank, (step_s, *ratios) in enumerate(on_ranks(_in_turn, 2, *sizes, timeout_s=280)):
             wall, process, thread = ratios
             print(f"{name:6} {rank:5} {1e3 * step_s:9.2f} ms {wall:8.4f} {process:20.4f} {thread:24.4f}", flush=True)
-            assert name == "tiny" or thread < NOISY  # wall time is for an idle machine
+            assert name == "tiny" or wall <= TARGET
 
 
 def _in_turn(rank: int, layers: int, width: int, height: int, pairs: int = 60) -> tuple[float, ...]:

@@ -396,7 +396,7 @@ def test_cpu_of_a_step_beside_ddp() -> None:
                 of = spent(size, engine, config)
                 print(of.row(engine, policy), flush=True)
                 if engine == "instant" and policy == "fused":  # a busy machine slows DDP's hooks down, too
-                    assert of.per_tensor <= max(15e-6, 3 * of.per_tensor_of_ddp)
+                    assert of.per_tensor <= 15e-6
                 if size is RESNET50 and policy == "fused":
                     assert of.thread[0] - of.thread[1] <= 3e-3
 
@@ -583,4 +583,4 @@ def test_reads_and_guards_cost_little(optimizer: str) -> None:
         print(f"  {name}: {more_s * 1e3:.2f} ms, {shares[name]:.3%}", flush=True)
     _, waits, worst = shares.values()
     assert waits <= 0.003
-    assert worst <= 0.01
+    assert worst <= 0.003
