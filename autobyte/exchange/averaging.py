@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch.distributed as dist
 
@@ -87,8 +87,8 @@ class Averaging:
     >>> averaging.end()
     >>> averaging.wait(0)
 
-    torch.distributed must be initialised. `ready` and `wait` may come from any thread; `end` comes once per step, when
-    every `ready` of the step is over.
+    torch.distributed must be initialised. `ready` and `wait` may come from any thread. `end` comes once per step,
+    when every `ready` is over.
 
     Args:
         name: of the model.
@@ -197,7 +197,7 @@ class Averaging:
 
 def _as_called(layers: Sequence[ArrayLayer]) -> Sequence[CalledLayer]:
     """Layers for tuning, which asks for their names and parameters alone."""
-    return cast(Any, layers)
+    return cast(Sequence[CalledLayer], layers)
 
 
 @atexit.register

@@ -1,0 +1,89 @@
+"""Keras on TensorFlow: what averaging after backward gives, with gradients that leave from within the graph."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras_ranks
+import pytest
+
+pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+
+CHECKS = Path(__file__).parent / "checks.py"
+PARITY = ("sgd_allreduce", "sgd_ps_cross", "adamw_ps", "adamw_allreduce_cross", "everything_at_once")
+OTHERS = ("mixed_precision", "eager_and_tape", "flushed", "tuned", "refusals", "wrong_in_graph", "killed")
+
+
+def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> None:
+    """One launch, because importing TensorFlow takes longer than most checks."""
+    first, second = keras_ranks.run_checks(CHECKS, [*PARITY, *OTHERS], tmp_path, backend="tensorflow")
+    said = "".join((tmp_path / f"rank{rank}.log").read_text()[-2000:] for rank in range(2))
+    assert "killed" in first, said
+    for found in (first, second):
+        for name in (*PARITY, *OTHERS[:-1]):
+            assert not str(found[name]).startswith("raised"), f"{name}: {found[name]}"
+        for name in (*PARITY, "eager_and_tape", "mixed_precision"):
+            assert found[name]["apart"] <= 1e-6, f"{name}: {found[name]}"
+            assert found[name]["ranks"], name
+        for name in PARITY[:-1]:
+            assert found[name]["steps"] == 20, name
+        theirs, ours = found["mixed_precision"]["scales"]
+        assert ours == theirs
+        check_flushed(found["flushed"])
+        check_refusals(found["refusals"])
+        assert found["wrong_in_graph"] == "RuntimeError: no average for 0 today"
+    assert first["flushed"]["losses"] == second["flushed"]["losses"], "MetricAverage"
+    assert first["tuned"] == {"windows": 7, "trials": 2, "tuner": "random", "model": "small"} | first["tuned"]
+    assert first["tuned"]["windows"] >= 5
+    assert first["tuned"]["trials"] >= 1
+    assert (tmp_path / "kept.toml").exists()
+    assert first["killed"]["said"].startswith("CommunicationError: rank 0, step")
+    assert "no word from rank 1" in first["killed"]["said"]
+    assert first["killed"]["after_s"] < 40
+
+
+def check_flushed(found: dict[str, Any]) -> None:
+    assert found["iterations"] == [10, 20, 22]
+    assert found["moved"]
+    assert found["loaded"] == [True, True, "SGD", 22]
+    assert found["put back"] == []
+
+
+def check_refusals(said: dict[str, str]) -> None:
+    for what, words in (
+        ("not compiled", "InputError: model 'small' is not compiled"),
+        ("not built", "is not built: give it an Input"),
+        ("no model", "say distribute(model) with a keras.Model, got Linear"),
+        ("jit", "say jit_compile=False"),
+        ("engine", "engine='nccl' needs autobyte.torch"),
+        ("tape", "DistributedGradientTape: "),
+        ("another model", "CommunicationError: ranks [1] have a model unlike rank 0's"),
+        ("compiled again", "compile() was called after distribute()"),
+        ("thawed", "was added after the model was wrapped"),
+    ):
+        assert words in said[what], f"{what}: {said[what]}"
+
+
+def test_jax_and_other_versions_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """
+import os, sys
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, autobyte.keras as ab
+from autobyte.integrations import versions
+said = ["tensorflow" in sys.modules]
+for name, change in (("backend", lambda: setattr(keras.backend, "backend", lambda: "jax")),
+                     ("version", lambda: setattr(keras, "__version__", "3.4.0"))):
+    before = keras.backend.backend, keras.__version__
+    change()
+    try:
+        ab.distribute(None)
+    except Exception as error:
+        said.append(f"{type(error).__name__}: {error}")
+    keras.backend.backend, keras.__version__ = before
+print(said)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("[False, "), done.stdout
+    assert "Keras's backend is 'jax', and gradients are averaged on tensorflow and torch" in done.stdout
+    assert "keras 3.4.0 is too old, 3.15 works" in done.stdout
