@@ -15,14 +15,13 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ranks import free_port
 
-STEPS, BATCH, CLASSES = 20, 8, 4
 
-
-def run_checks(file: Path, names: Sequence[str], folder: Path, *, backend: str, timeout_s: float = 120) -> list[Any]:
+def run_checks(file: Path, names: Sequence[str], folder: Path, *, backend: str, timeout_s: float = 240) -> list[Any]:
     """Run checks of a file on two ranks, one after the other.
 
     Args:
@@ -59,7 +58,17 @@ def run_checks(file: Path, names: Sequence[str], folder: Path, *, backend: str, 
     finally:
         for process in processes:
             process.kill()
+            process.wait()
     return [json.loads(out.read_text()) if out.exists() else {} for out in outs]
+
+
+def load(file: Path | str) -> ModuleType:
+    """A file as a module."""
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def outcome(check: Callable[[int], Any], rank: int) -> Any:
@@ -72,10 +81,9 @@ def outcome(check: Callable[[int], Any], rank: int) -> Any:
 
 def main(file: str, out: str, *names: str) -> None:
     """Run checks, and write what they return after each, for a rank may be killed in the next."""
-    spec = importlib.util.spec_from_file_location("checks", file)
-    assert spec is not None and spec.loader is not None
-    checks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(checks)
+    if os.environ["KERAS_BACKEND"] == "torch":
+        sys.modules["tensorflow"] = None  # type: ignore[assignment]  # Keras would take it, and must not need it
+    checks = load(file)
     found: dict[str, Any] = {}
     for name in names:
         began_s = time.process_time()

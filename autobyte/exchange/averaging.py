@@ -15,7 +15,7 @@ import torch.distributed as dist
 from autobyte.config import Config, Space
 from autobyte.errors import InputError, unknown
 from autobyte.exchange.arrays import Array
-from autobyte.exchange.connection import Connection
+from autobyte.exchange.connection import ArrayConnection
 from autobyte.exchange.spec import ArrayLayer, ArraySpec
 from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, check_diagnostics, check_policy, check_space
@@ -35,7 +35,7 @@ _alive: "weakref.WeakSet[Averaging]" = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
-class Settings:
+class AveragingSettings:
     """How gradients travel, and what chooses that; as `autobyte.torch.DistributedOptimizer` has them.
 
     Raises:
@@ -100,13 +100,13 @@ class Averaging:
         CommunicationError: ranks differ in their models or settings, or do not hear each other.
     """
 
-    def __init__(self, name: str, specs: Sequence[ArraySpec], settings: Settings | None = None) -> None:
-        settings = settings or Settings()
+    def __init__(self, name: str, specs: Sequence[ArraySpec], settings: AveragingSettings | None = None) -> None:
+        settings = settings or AveragingSettings()
         if dist.get_rank() == 0:
             show_log()
         self.specs = list(specs)
         self._settings = settings
-        self.connection = connection = Connection(
+        self.connection = connection = ArrayConnection(
             name, specs, config=settings.first(dist.get_world_size()), engine=settings.engine,
             wire_dtype=settings.wire_dtype, timeout=settings.timeout, diagnostics=settings.diagnostics,
         )  # fmt: skip

@@ -34,7 +34,7 @@ from autobyte.torch.model.planning import agreed_plan
 log = logging.getLogger("autobyte")
 
 
-class Connection:
+class ArrayConnection:
     """One model's communication on one rank. Tuning asks the same of it as of `autobyte.torch`'s `Training`.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError, needs
-from autobyte.exchange.averaging import Settings
+from autobyte.exchange.averaging import AveragingSettings
 from autobyte.integrations.versions import check_version
 from autobyte.keras.processes import size
 from autobyte.keras.wrapped import Alone, Wrapped
@@ -75,7 +75,7 @@ def distribute(
         CommunicationError: ranks differ in their models, or do not hear each other.
     """
     with rank_0_speaks():
-        settings = Settings(
+        settings = AveragingSettings(
             policy=policy, config=config, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep,
             engine=engine, wire_dtype=wire_dtype, timeout=timeout, diagnostics=diagnostics, on_window=on_window,
         )  # fmt: skip
@@ -111,7 +111,7 @@ def DistributedGradientTape(tape: Any, **settings: Any) -> Any:  # noqa: N802 - 
         raise InputError("GradientTape is TensorFlow's: set KERAS_BACKEND=tensorflow, or use distribute(model)")
     enabled = settings.pop("enabled", True)
     try:
-        asked = Settings(**settings)
+        asked = AveragingSettings(**settings)
     except TypeError as error:
         raise InputError(f"DistributedGradientTape: {error}") from None
     if is_off(enabled=enabled):
@@ -171,8 +171,8 @@ def _check_model(model: object) -> None:
         InputError: it is none of the backend in force, or is not ready to train.
     """
     if not isinstance(model, keras.Model):
-        other = any(kind.__module__.startswith("keras.") for kind in type(model).__mro__)
-        why = "; it is of another backend than the one in force: one process has one" if other else ""
+        other = any(kind.__name__ == "Model" and "keras" in kind.__module__ for kind in type(model).__mro__)
+        why = ", whose Keras is another one than is loaded now: a process has one backend" if other else ""
         raise InputError(f"say distribute(model) with a keras.Model, got {type(model).__name__}{why}")
     if not model.compiled or model.optimizer is None:
         raise InputError(f"model '{model.name}' is not compiled: call compile() before distribute()")

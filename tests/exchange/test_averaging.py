@@ -16,7 +16,7 @@ from ranks import Ranks, on_ranks
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.exchange import ArraySpec, Averaging
-from autobyte.exchange.averaging import Settings
+from autobyte.exchange.averaging import AveragingSettings
 from autobyte.exchange.spec import check_specs, layers_of, shape_of
 from autobyte.exchange.times import ArrayTimes
 from autobyte.torch.exchange.control import CommunicationError
@@ -46,7 +46,7 @@ def step_of(averaging: Averaging, mine: list[Any]) -> list[Any]:
 
 def farthest(rank: int, settings: dict[str, Any], folder: str) -> dict[str, Any]:
     keep = None if settings.get("tuner") is None else Path(folder) / "kept.toml"
-    averaging = Averaging("arrays", SPECS, Settings(**settings, keep=keep, diagnostics=None))
+    averaging = Averaging("arrays", SPECS, AveragingSettings(**settings, keep=keep, diagnostics=None))
     worst, steps = 0.0, 60 if keep else 20
     for step in range(steps):
         averages = step_of(averaging, gradients(rank, step))
@@ -76,10 +76,8 @@ def something_wrong(rank: int, what: str) -> str:
     specs = SPECS
     if what == "another model" and rank:
         specs = [*SPECS[:2], ArraySpec("last/kernel", "last", (20, 4), "float64")]
-    if what == "another setting" and rank:
-        settings = Settings(config=Config(800, 800), keep=None, timeout=timedelta(seconds=10), diagnostics=None)
-    else:
-        settings = Settings(config=SMALL, keep=None, timeout=timedelta(seconds=3), diagnostics=None)
+    config = Config(800, 800) if what == "another setting" and rank else SMALL
+    settings = AveragingSettings(config=config, keep=None, timeout=timedelta(seconds=3), diagnostics=None)
     try:
         averaging = Averaging("arrays", specs, settings)
         mine = gradients(rank, 0)
@@ -149,7 +147,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         ({"timeout": 3}, "timeout must be a timedelta"),
     ):
         with pytest.raises(InputError, match=words):
-            Settings(**settings)  # type: ignore[arg-type]
+            AveragingSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_layer_times_are_those_of_the_moments() -> None:

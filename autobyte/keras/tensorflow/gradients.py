@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from autobyte.errors import InputError
-from autobyte.exchange.averaging import Averaging, Settings
+from autobyte.exchange.averaging import Averaging, AveragingSettings
 from autobyte.exchange.spec import ArraySpec
 
 log = logging.getLogger("autobyte")
@@ -24,7 +24,7 @@ log = logging.getLogger("autobyte")
 _DONE = 0  # what a token holds
 
 
-class Gradients:
+class GraphGradients:
     """The gradients of one set of variables.
 
     Args:
@@ -37,7 +37,7 @@ class Gradients:
         CommunicationError: ranks differ in them, or do not hear each other.
     """
 
-    def __init__(self, name: str, variables: Sequence[Any], settings: Settings) -> None:
+    def __init__(self, name: str, variables: Sequence[Any], settings: AveragingSettings) -> None:
         self.variables = list(variables)
         self.specs = specs_of(self.variables)
         self.averaging = Averaging(name, self.specs, settings)

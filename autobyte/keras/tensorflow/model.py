@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from autobyte.errors import InputError
-from autobyte.exchange.averaging import Settings
+from autobyte.exchange.averaging import AveragingSettings
 from autobyte.keras.processes import broadcast_variables
-from autobyte.keras.tensorflow.gradients import Gradients
+from autobyte.keras.tensorflow.gradients import GraphGradients
 from autobyte.keras.tensorflow.updates import LateUpdates, why_at_once
 from autobyte.keras.wrapped import Overrides, Wrapped
 from autobyte.torch.tuning.report import Report
@@ -48,10 +48,10 @@ class WrappedModel(Wrapped):
         CommunicationError: ranks differ in their models, or do not hear each other.
     """
 
-    def __init__(self, model: Any, settings: Settings, *, cross_step: bool) -> None:
+    def __init__(self, model: Any, settings: AveragingSettings, *, cross_step: bool) -> None:
         self._model, self._optimizer = model, model.optimizer
         _turn_xla_off(model)
-        self._gradients = Gradients(model.name, model.trainable_variables, settings)
+        self._gradients = GraphGradients(model.name, model.trainable_variables, settings)
         self._overrides = Overrides()
         try:
             self._optimizer.build(model.trainable_variables)

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from autobyte.errors import InputError
-from autobyte.exchange.averaging import Settings
-from autobyte.keras.tensorflow.gradients import Gradients
+import tensorflow as tf
 
-_connected: list[Gradients] = []  # of all tapes: a loop makes a tape in every step
+from autobyte.errors import InputError
+from autobyte.exchange.averaging import AveragingSettings
+from autobyte.keras.tensorflow.gradients import GraphGradients
+
+_connected: list[GraphGradients] = []  # of all tapes: a loop makes a tape in every step
 
 
 class AveragingTape:
@@ -18,9 +20,10 @@ class AveragingTape:
         settings: how gradients travel, if this tape is the first for its variables.
     """
 
-    def __init__(self, tape: Any, settings: Settings) -> None:
+    def __init__(self, tape: Any, settings: AveragingSettings) -> None:
         self._tape, self._settings = tape, settings
 
+    @tf.autograph.experimental.do_not_convert
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **keywords: Any) -> Any:
         """The averages of the gradients of a target. Collective.
 
@@ -54,7 +57,7 @@ class AveragingTape:
         return getattr(self._tape, name)
 
 
-def connected(variables: Sequence[Any], settings: Settings) -> Gradients:
+def connected(variables: Sequence[Any], settings: AveragingSettings) -> GraphGradients:
     """The connection of variables, made when they are seen first.
 
     Raises:
@@ -67,6 +70,6 @@ def connected(variables: Sequence[Any], settings: Settings) -> Gradients:
             return gradients
     if not variables:
         raise InputError("tape.gradient(): there are no variables whose gradients could travel")
-    made = Gradients("tape", variables, settings)
+    made = GraphGradients("tape", variables, settings)
     _connected.append(made)
     return made

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from autobyte.errors import InputError
-from autobyte.keras.tensorflow.gradients import Gradients
+from autobyte.keras.tensorflow.gradients import GraphGradients
 
 #: Optimizers that update each variable from its own gradient, by `update_step` alone.
 ELEMENTWISE = (
@@ -50,7 +50,7 @@ class LateUpdates:
         gradients: whose averages it applies.
     """
 
-    def __init__(self, optimizer: Any, gradients: Gradients) -> None:
+    def __init__(self, optimizer: Any, gradients: GraphGradients) -> None:
         self._optimizer, self._gradients = optimizer, gradients
         self._due = tf.Variable(False, trainable=False, name="autobyte_due")
         self._rate = tf.Variable(0.0, trainable=False, name="autobyte_rate")  # of the step that is due
@@ -77,7 +77,7 @@ class LateUpdates:
     def take(self) -> None:
         """Take the updates that are due, in the order of the forward pass."""
         due = tf.identity(self._due)
-        token = tf.cast(due, tf.int32)  # no constant, see `Gradients`
+        token = tf.cast(due, tf.int32)  # no constant, see `GraphGradients`
         for place in range(len(self._gradients.variables)):
             token = tf.cond(due, self._update_of(place, token), lambda token=token: token)
         iterations = self._optimizer.iterations

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from autobyte.errors import InputError
-from autobyte.exchange.averaging import Settings
+from autobyte.exchange.averaging import AveragingSettings
 from autobyte.keras.processes import broadcast_variables
 from autobyte.keras.wrapped import Overrides, Wrapped
 from autobyte.torch.optimizer import DistributedOptimizer
@@ -47,7 +47,7 @@ class WrappedModule(Wrapped):
         CommunicationError: ranks differ in their models, or do not hear each other.
     """
 
-    def __init__(self, model: Any, settings: Settings, *, cross_step: bool) -> None:
+    def __init__(self, model: Any, settings: AveragingSettings, *, cross_step: bool) -> None:
         if model.jit_compile:
             raise InputError(
                 "compile(jit_compile=True): gradients cannot leave a compiled step: say jit_compile=False"

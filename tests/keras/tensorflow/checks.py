@@ -1,8 +1,11 @@
 """Checks of Keras on TensorFlow; each runs on two ranks, in a process that `keras_ranks` starts."""
 
+import io
 import os
 import signal
+import sys
 import time
+from contextlib import redirect_stdout
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -13,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import torch
 from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of
+from keras_ranks import load
 
 import autobyte.keras as ab
 
@@ -81,7 +85,7 @@ def everything_at_once(rank: int) -> Any:
     """What needs all averages, or counts steps, and several steps in a call."""
     made = []
     for wrap in (False, True):
-        optimizer = keras.optimizers.Adam(0.01, global_clipnorm=0.5, gradient_accumulation_steps=2, use_ema=True)
+        optimizer = keras.optimizers.SGD(0.05, global_clipnorm=0.5, gradient_accumulation_steps=2)
         model = compiled(make_model(0), optimizer, steps_per_execution=5)
         if wrap:
             wrapped = ab.distribute(model, keep=None, cross_step=True)  # which cannot be
@@ -196,13 +200,16 @@ def refusals(rank: int) -> Any:
     refused("not compiled", lambda: ab.distribute(model))
     refused("not built", lambda: ab.distribute(compiled(keras.Sequential([keras.layers.Dense(2)]), "sgd")))
     refused("no model", lambda: ab.distribute(torch.nn.Linear(2, 2)))
+    foreign = type("Model", (), {"__module__": "keras.src.models.model"})  # as another backend's would be
+    refused("another backend", lambda: ab.distribute(foreign()))
+    refused("a layer", lambda: ab.distribute(keras.layers.Dense(2)))
     refused("jit", lambda: ab.distribute(compiled(model, "sgd", jit_compile=True)))
     refused("engine", lambda: ab.distribute(compiled(model, "sgd"), engine="nccl"))
     refused("tape", lambda: ab.DistributedGradientTape(None, cross_step=True))
     other = make_model(0) if rank else keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     refused("another model", lambda: ab.distribute(compiled(other, "sgd"), timeout=timedelta(seconds=20)))
     wrapped = ab.distribute(compiled(model, "sgd"), keep=None)
-    model.compile(optimizer="sgd", loss="mse")
+    compiled(model, "sgd")
     refused("compiled again", lambda: fit(model, rank))
     wrapped.close()
     model = compiled(make_model(0), sgd())
@@ -211,6 +218,17 @@ def refusals(rank: int) -> Any:
     refused("thawed", lambda: fit(model, rank))
     wrapped.close()
     return said
+
+
+def example(rank: int) -> list[str]:
+    """What the example prints, plain and on two ranks, under the variables that torchrun sets."""
+    script = load(Path(__file__).parents[3] / "examples" / "train_keras.py")
+    said = io.StringIO()
+    with redirect_stdout(said):
+        for words in (["--plain"], ["--autobyte", "--cross-step"]):
+            sys.argv = ["train_keras.py", *words, "--epochs", "3"]
+            script.main()
+    return said.getvalue().splitlines()
 
 
 def wrong_in_graph(rank: int) -> Any:

@@ -59,14 +59,29 @@ def saved(rank: int) -> Any:
 
 
 def refusals(rank: int) -> Any:
-    said = {}
-    model = make_model(0)
-    for what, call in (
-        ("tape", lambda: ab.DistributedGradientTape(None)),
-        ("jit", lambda: ab.distribute(compiled(model, "sgd", jit_compile=True))),
-    ):
+    """One line each, before ranks wait for each other."""
+    said: dict[str, str] = {}
+
+    def refused(what: str, call: Any) -> None:
         try:
             call()
+            said[what] = "nothing"
         except Exception as error:
             said[what] = f"{type(error).__name__}: {error}"
+
+    model = make_model(0)
+    refused("tape", lambda: ab.DistributedGradientTape(None))
+    refused("jit", lambda: ab.distribute(compiled(model, "sgd", jit_compile=True)))
+    wrapped = ab.distribute(compiled(model, "sgd"), keep=None)
+    model.get_layer("frozen").trainable = True
+    refused("thawed", lambda: fit(model, rank))
+    compiled(model, "sgd")
+    refused("compiled again", lambda: fit(model, rank))
+    wrapped.close()
+    backend, version = keras.backend.backend, keras.__version__
+    keras.backend.backend = lambda: "jax"
+    refused("jax", lambda: ab.distribute(model))
+    keras.backend.backend, keras.__version__ = backend, "3.4.0"
+    refused("old", lambda: ab.distribute(model))
+    keras.__version__ = version
     return said
