@@ -57,7 +57,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops gpu clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops keras gpu clean
 
 setup: .venv/setup
 
@@ -156,6 +156,9 @@ shaped: .venv/test
 
 loops: .venv/test
 	$(BIN)/python tests/benchmarks/loops.py
+
+keras: .venv/test
+	$(BIN)/python tests/benchmarks/keras_links.py
 
 gpu:
 	$(GPU_PYTHON) tools/gpu/run.py

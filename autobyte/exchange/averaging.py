@@ -38,6 +38,14 @@ _alive: "weakref.WeakSet[Averaging]" = weakref.WeakSet()
 class AveragingSettings:
     """How gradients travel, and what chooses that; as `autobyte.torch.DistributedOptimizer` has them.
 
+    Args:
+        policy, config, tuner, space, budget, seed, keep, drift: what chooses; `config` is no file here.
+        engine: `allreduce`, `ps`, or one of another package; `auto` is `allreduce`.
+        wire_dtype: what gradients travel as; None as they are.
+        timeout: of every wait.
+        diagnostics: the folder for what is known of a failure; True is the job's own, None is none.
+        on_window: is told of every window on rank 0.
+
     Raises:
         InputError: one is of the wrong kind, unknown, or says what another one contradicts.
     """
@@ -102,6 +110,8 @@ class Averaging:
 
     def __init__(self, name: str, specs: Sequence[ArraySpec], settings: AveragingSettings | None = None) -> None:
         settings = settings or AveragingSettings()
+        if not dist.is_initialized():
+            raise InputError("call torch.distributed.init_process_group() before Averaging")
         if dist.get_rank() == 0:
             show_log()
         self.specs = list(specs)

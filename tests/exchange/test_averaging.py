@@ -109,7 +109,7 @@ def something_wrong(rank: int, what: str) -> str:
         ("twice", ("rank 0, step 1", "tensor 'first/kernel' has a second gradient")),
         ("uneven", ("rank 0, step", "tensor 'first/bias' had a gradient on 1 of 2 ranks")),
         ("killed", ("rank 0, step 1", "no word from rank 1")),
-        ("stopped", ("rank 0, step 1", "no word from rank 1")),
+        ("stopped", ("rank 0, step 1", "tensor 'first/kernel'", "no word from rank 1")),
     ],
 )
 def test_what_goes_wrong_is_a_line_in_time(what: str, words: tuple[str, ...]) -> None:
@@ -148,6 +148,11 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=words):
             AveragingSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_ranks_must_have_met() -> None:
+    with pytest.raises(InputError, match="before Averaging"):
+        Averaging("arrays", SPECS)
 
 
 def test_layer_times_are_those_of_the_moments() -> None:

@@ -174,6 +174,41 @@ def flushed(rank: int) -> Any:
     }
 
 
+def refusals(rank: int) -> Any:
+    """What cannot be used is one line, on every rank, and nothing is left under way."""
+    said: dict[str, str] = {}
+
+    def refused(what: str, call: Any) -> None:
+        try:
+            call()
+            said[what] = "nothing"
+        except Exception as error:
+            said[what] = f"{type(error).__name__}: {error}"
+
+    model = make_model(0)
+    refused("not compiled", lambda: ab.distribute(model))
+    refused("not built", lambda: ab.distribute(compiled(keras.Sequential([keras.layers.Dense(2)]), "sgd")))
+    refused("no model", lambda: ab.distribute(torch.nn.Linear(2, 2)))
+    foreign = type("Model", (), {"__module__": "keras.src.models.model"})  # as another backend's would be
+    refused("another backend", lambda: ab.distribute(foreign()))
+    refused("a layer", lambda: ab.distribute(keras.layers.Dense(2)))
+    refused("jit", lambda: ab.distribute(compiled(model, "sgd", jit_compile=True)))
+    refused("engine", lambda: ab.distribute(compiled(model, "sgd"), engine="nccl"))
+    refused("tape", lambda: ab.DistributedGradientTape(None, cross_step=True))
+    other = make_model(0) if rank else keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    refused("another model", lambda: ab.distribute(compiled(other, "sgd"), timeout=timedelta(seconds=20)))
+    wrapped = ab.distribute(compiled(model, "sgd"), keep=None)
+    compiled(model, "sgd")
+    refused("compiled again", lambda: fit(model, rank))
+    wrapped.close()
+    model = compiled(make_model(0), sgd())
+    wrapped = ab.distribute(model, keep=None)
+    model.get_layer("frozen").trainable = True
+    refused("thawed", lambda: fit(model, rank))
+    wrapped.close()
+    return said
+
+
 def example(rank: int) -> list[str]:
     """What the example prints, plain and on two ranks, under the variables that torchrun sets."""
     script = load(Path(__file__).parents[3] / "examples" / "train_keras.py")
