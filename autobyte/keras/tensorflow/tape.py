@@ -23,7 +23,7 @@ class AveragingTape:
     def __init__(self, tape: Any, settings: AveragingSettings) -> None:
         self._tape, self._settings = tape, settings
 
-    @tf.autograph.experimental.do_not_convert
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **keywords: Any) -> Any:
         """The averages of the gradients of a target. Collective.
 
