@@ -65,8 +65,8 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
     if size() == 1:
         return
     variables = list(variables)
-    control().agree("variables to share", "; ".join(f"{_name(each)} {tuple(each.shape)}" for each in variables))
     values = [np.array(_value(each)) for each in variables]  # of this process alone, and contiguous
+    control().agree("variables to share", "; ".join(f"{value.shape} {value.dtype}" for value in values))
     travelling = [torch.from_numpy(value.reshape(-1).view(np.uint8)) for value in values]
     names = [f"variable '{_name(each)}'" for each in variables]
     control().send_each(zip(names, travelling, strict=True), source=root_rank)

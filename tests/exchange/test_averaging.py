@@ -46,7 +46,8 @@ def step_of(averaging: Averaging, mine: list[Any]) -> list[Any]:
 
 def farthest(rank: int, settings: dict[str, Any], folder: str) -> dict[str, Any]:
     keep = None if settings.get("tuner") is None else Path(folder) / "kept.toml"
-    averaging = Averaging("arrays", SPECS, AveragingSettings(**settings, keep=keep, diagnostics=None))
+    named = [spec._replace(name=f"{spec.name}_{rank}") for spec in SPECS]  # as Keras numbers layers by process
+    averaging = Averaging("arrays", named, AveragingSettings(**settings, keep=keep, diagnostics=None))
     worst, steps = 0.0, 60 if keep else 20
     for step in range(steps):
         averages = step_of(averaging, gradients(rank, step))

@@ -174,6 +174,73 @@ def flushed(rank: int) -> Any:
     }
 
 
+class Sleeping(keras.layers.Layer):
+    """A weight whose gradient takes 50 ms; what happens is noted with its time."""
+
+    def __init__(self, moments: list[tuple[str, int, float]], number: int) -> None:
+        super().__init__()
+        self._note = lambda what: moments.append((what, number, time.monotonic()))
+
+    def build(self, shape: Any) -> None:
+        self.weight = self.add_weight(shape=(1,), initializer="zeros")
+
+    def call(self, signal: Any) -> Any:
+        def forward(signal: Any, _: Any) -> Any:
+            self._note("forward")
+            return signal
+
+        def backward(upstream: Any) -> Any:
+            time.sleep(0.05)
+            return upstream, np.zeros(1, np.float32)
+
+        @tf.custom_gradient
+        def pause(signal: Any, weight: Any) -> Any:
+            out = tf.numpy_function(forward, [signal, weight], tf.float32, stateful=False)
+            out.set_shape(signal.shape)
+
+            def gradients(upstream: Any) -> Any:
+                made = tf.numpy_function(backward, [upstream], [tf.float32, tf.float32], stateful=False)
+                made[0].set_shape(signal.shape)
+                made[1].set_shape(weight.shape)
+                return made
+
+            return out, gradients
+
+        return pause(signal, self.weight.value)
+
+
+def overlap(rank: int) -> dict[str, float]:
+    """How long before the first layer's the last gradient leaves, and what its average lets wait (s)."""
+    moments: list[tuple[str, int, float]] = []
+    model = keras.Sequential([keras.Input((1,)), *(Sleeping(moments, number) for number in range(3))])
+    model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    wrapped = ab.distribute(model, keep=None, cross_step=True)
+    averaging = wrapped._gradients.averaging
+    ready, wait = averaging.ready, averaging.wait
+
+    def noted(place: int, gradient: Any) -> None:
+        moments.append(("ready", place, time.monotonic()))
+        ready(place, gradient)
+
+    def slow(place: int) -> Any:
+        time.sleep(0.2 if place == 2 else 0.0)
+        average = wait(place)
+        moments.append(("average", place, time.monotonic()))
+        return average
+
+    averaging.ready, averaging.wait = noted, slow
+    model.fit(np.ones((3, 1)), np.ones((3, 1)), batch_size=1, verbose=0, shuffle=False)
+    wrapped.close()
+    at = {}
+    for what, number, moment_s in moments[-9 - 3 :]:  # of the last step, with the averages of its flush
+        at.setdefault((what, number), moment_s)
+    return {
+        "leaves": at["ready", 0] - at["ready", 2],
+        "first waits": at["average", 2] - at["forward", 0],
+        "last waits": at["forward", 2] - at["average", 2],
+    }
+
+
 def refusals(rank: int) -> Any:
     """What cannot be used is one line, on every rank, and nothing is left under way."""
     said: dict[str, str] = {}

@@ -11,7 +11,16 @@ pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 CHECKS = Path(__file__).parent / "checks.py"
 PARITY = ("sgd_allreduce", "sgd_ps_cross", "adamw_allreduce_cross", "everything_at_once")
-OTHERS = ("mixed_precision", "eager_and_tape", "flushed", "example", "refusals", "wrong_in_graph", "killed")
+OTHERS = (
+    "mixed_precision",
+    "eager_and_tape",
+    "flushed",
+    "overlap",
+    "example",
+    "refusals",
+    "wrong_in_graph",
+    "killed",
+)
 
 
 def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> None:
@@ -31,6 +40,9 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
         assert ours == theirs
         check_flushed(found["flushed"])
         check_refusals(found["refusals"])
+        assert found["overlap"]["leaves"] > 0.08, "gradients leave while layers below compute theirs"
+        assert found["overlap"]["first waits"] > 0.1, "the first layer computes before the last average is there"
+        assert found["overlap"]["last waits"] > 0, "and the last one afterwards"
         assert found["wrong_in_graph"] == "RuntimeError: no average for 0 today"
     assert first["flushed"]["losses"] == second["flushed"]["losses"], "MetricAverage"
     assert first["flushed"]["loaded"] == [True, True, "SGD", 22]
