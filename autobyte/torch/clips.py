@@ -85,10 +85,10 @@ class Clips:
         are used. The norm says whether they are finite.
         """
         exchange = self._training.exchange
-        ready = self._limit is not None and exchange.norm_kind is not None and exchange.halved
-        total, device = None, self._one_device()
-        if ready and device is not None and not (self.pending or self._training.progress.averaged):
-            total = self._closed_norm(self._limit, exchange.norm_kind)
+        limit, kind, total, device = self._limit, exchange.norm_kind, None, self._one_device()
+        waits = not (self.pending or self._training.progress.averaged) and exchange.halved
+        if limit is not None and kind is not None and device is not None and waits:
+            total = self._closed_norm(limit, kind)
             self._pending = Clipping()
         if total is None or not math.isfinite(total):  # each element tells whether it is finite
             if not self._training.progress.averaged:
@@ -115,13 +115,15 @@ class Clips:
             self._waited = self._training.exchange.steps
         return total
 
-    def _closed_norm(self, limit: float | None, kind: float | None) -> float | None:
+    def _closed_norm(self, limit: float, kind: float) -> float | None:
         """Close the step; the norm of its averages if that is known before they are in place."""
         exchange = self._training.exchange
         self._settle()
-        exchange.close(clips=True, ahead=True)
+        exchange.close(clips=(limit, kind), ahead=True)
+        if exchange.halved:
+            return exchange.norm(kind)
         exchange.clipped_by_all()
-        return exchange.norm(limit=limit, kind=kind) if exchange.halved else None
+        return None
 
     def _unscale(self) -> float:
         """What a scaler has said that averages are multiplied by; once."""

@@ -66,6 +66,8 @@ class ParameterServer(Engine):
         connect: Callable[[], dict[tuple[int, str], Connection]],
     ) -> None:
         self._buffers = buffers
+        if buffers is not None:
+            buffers.shares.of_all = True
         self._rank = rank
         self._workers = list(workers)
         self._servers = list(servers)
@@ -74,8 +76,6 @@ class ParameterServer(Engine):
         self._to_worker = {peer: c for (peer, role), c in connections.items() if role == "worker"}
         self._flights: dict[int, Flight] = {}
         self._places = {peer: place for place, peer in enumerate(self._servers)}
-        own = self._workers.index(rank) if rank in self._workers else len(self._servers)
-        self._counted = self._servers[own :: len(self._workers)]  # servers whose norms this worker adds up
         self._sums: dict[tuple[int, int], dict[int, Tensor]] = defaultdict(dict)  # parts, by (step, block) and worker
         self._kept: dict[tuple[int, int], tuple[Tensor, set[int]]] = {}  # sums, and workers that will ask for them
         self._pushed: dict[tuple[Segment, ...], tuple[int, int]] = {}  # (step, block) of what is to be pulled
@@ -256,8 +256,8 @@ class ParameterServer(Engine):
         if flight is None:
             return
         assert self._buffers is not None
-        if server in self._counted:
-            self._buffers.shares.count(told.number)
+        if self._buffers.shares.kind is not None:
+            self._buffers.shares.count(told.block, server, told.number)
         flight.pulls -= 1
         if flight.pulls == 0:
             del self._flights[told.block]
