@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from autobyte.scheduler.block import Block, Collective
+from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
 from autobyte.scheduler.engines.server import DTYPES, PARTING_S, WIDE, as_bytes
 from autobyte.scheduler.engines.shares import norm_of
+
+QUIET_S = 2e-3  # in which nothing came: whoever has sent a block need not hold up others for it
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Half:
     Args:
         block, travelling, sent, done: as it was started.
         told: ranks whose norms of their shares are known, where norms are measured.
+        is_sent: whether its credit has come back.
     """
 
     block: Block
@@ -33,6 +36,13 @@ class Half:
     sent: Sent
     done: Done
     told: set[int] = field(default_factory=set)
+    is_sent: bool = False
+
+    def leave(self) -> None:
+        """Give its credit back, once."""
+        if not self.is_sent:
+            self.is_sent = True
+            self.sent(self.block)
 
 
 class Halves(Engine):
@@ -42,6 +52,9 @@ class Halves(Engine):
     is done when all ranks have told the norms of their shares: nobody gathers them, and they do not wait in line
     behind all-gathers. The all-gather of the same segments is sent and done when all shares are in place. Shares are
     summed in the order of ranks.
+
+    Ranks may start blocks in any order. A block is also sent when other ranks have received all that this one has
+    sent, and nothing comes from them: they may wait for a block that has no credit here.
 
     Args:
         buffers: where the gradients lie.
@@ -64,13 +77,14 @@ class Halves(Engine):
         self._connections = connections
         self._peers = [peer for peer, role in connections if role == "server"]
         self._under_way: dict[int, Half] = {}
+        self._early: dict[tuple[Segment, ...], Half] = {}  # all-gathers whose sums are not here
         self._parts: dict[tuple[int, int], dict[int, Tensor]] = defaultdict(dict)  # by (step, block) and rank
         self._steps: dict[int, int] = defaultdict(int)  # how often each block was started here
         self._arriving: dict[Connection, Tensor] = {}
         self._shares: dict[int, dict[int, Tensor | None]] = defaultdict(dict)  # gathered, by block and rank
         self._broken: ConnectionError | None = None
         buffers.shares.of_all = True
-        self._loop = Loop(self._place, self._taken, self._lost, self._fail)
+        self._loop = Loop(self._place, self._taken, self._lost, self._fail, self._leave_all)
         self._loop.start(list(connections.values()))
 
     def start(self, block: Block, sent: Sent, done: Done) -> None:
@@ -91,6 +105,7 @@ class Halves(Engine):
             done(block, self._broken)
             return False
         self._under_way[block.index] = Half(block, travelling, sent, done)
+        self._loop.patience_s = QUIET_S
         return True
 
     def _scatter(self, block: Block, travelling: Tensor, sent: Sent, done: Done) -> None:
@@ -104,15 +119,30 @@ class Halves(Engine):
     def _gather(self, block: Block, travelling: Tensor, sent: Sent, done: Done) -> None:
         if not self._begin(block, travelling, sent, done):
             return
-        share = self._buffers.shares.pop(block)
-        self._share(travelling, self._rank).copy_(share)
+        half = self._under_way[block.index]
+        if block in self._buffers.shares:
+            self._hand_out(half)
+        else:
+            self._early[block.segments] = half
+
+    def _hand_out(self, half: Half) -> None:
+        """Send this rank's share to all, and take those that have come."""
+        index, share = half.block.index, self._buffers.shares.pop(half.block)
+        self._share(half.travelling, self._rank).copy_(share)
         for peer in self._peers:
-            self._send(peer, Kind.SUM, 0, block.index, share)
-        for peer, early in self._shares[block.index].items():
+            self._send(peer, Kind.SUM, 0, index, share)
+        for peer, early in self._shares[index].items():
             if early is not None:
-                self._share(travelling, peer).copy_(early)
-        self._shares[block.index][self._rank] = None
-        self._finish_gather(block.index)
+                self._share(half.travelling, peer).copy_(early)
+        self._shares[index][self._rank] = None
+        self._finish_gather(index)
+
+    def _leave_all(self) -> None:
+        """Nothing comes: blocks that have reached the other ranks hold up no others."""
+        if all(connection.delivered for connection in self._connections.values()):
+            self._loop.patience_s = None
+            for half in list(self._under_way.values()):
+                half.leave()
 
     def _tell(self, block: int, norm: float) -> None:
         """Tell all ranks the norm of this rank's share, over connections that all-gathers do not fill."""
@@ -181,17 +211,20 @@ class Halves(Engine):
         if len(parts) < len(self._places) or index not in self._under_way:
             return
         del self._parts[step, index]
-        half, share, shares = self._under_way[index], _sum([parts[rank] for rank in self._places]), self._buffers.shares
+        half, shares = self._under_way[index], self._buffers.shares
+        share = _sum([parts[rank] for rank in self._places])
         shares.put(half.block, share)
         if shares.kind is None:
             del self._under_way[index]
-            half.sent(half.block)
+            half.leave()
             half.done(half.block, None)
-            return
-        norm = norm_of(share, shares.kind)
-        self._tell(index, norm)
-        half.sent(half.block)
-        self._told(index, self._rank, norm)
+        else:
+            norm = norm_of(share, shares.kind)
+            self._tell(index, norm)
+            half.leave()
+            self._told(index, self._rank, norm)
+        if early := self._early.pop(half.block.segments, None):
+            self._hand_out(early)
 
     def _finish_gather(self, index: int) -> None:
         shares = self._shares[index]
@@ -201,7 +234,7 @@ class Halves(Engine):
         half = self._under_way[index]
         self._buffers.give(half.block)
         del self._under_way[index]
-        half.sent(half.block)
+        half.leave()
         half.done(half.block, None)
 
     def _ended(self, peer: int) -> None:

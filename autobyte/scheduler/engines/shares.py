@@ -46,6 +46,9 @@ class Shares:
         """Note the norm of the share of a block that a rank keeps."""
         self._norms[block, rank] = torch.tensor(norm, dtype=torch.float64)
 
+    def __contains__(self, block: Block) -> bool:
+        return block.segments in self._shares
+
     def pop(self, block: Block) -> Tensor:
         """Give a share to whoever gathers it."""
         return self._shares.pop(block.segments)

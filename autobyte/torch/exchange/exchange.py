@@ -243,8 +243,8 @@ class Exchange:
     def norm(self, kind: float | None) -> float | None:
         """The norm of all averages of the closed step, none of which need be in place. Collective.
 
-        Where messages tell norms, nothing else is waited for: that ranks clip alike is looked at a step later, because
-        counts would come last, behind all-gathers.
+        Where messages tell norms, nothing else is waited for: that ranks clip alike is looked at a step later,
+        because counts would come last, behind all-gathers.
 
         Args:
             kind: p of this rank's norm; None for a rank whose inputs have ended.

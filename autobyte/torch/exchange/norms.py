@@ -31,7 +31,8 @@ def check_clipping(counts: StepCounts, flags: StepFlags, control: Control, step:
     if flags.clips is not None and not counts.clip_as(flags):
         limit, kind = flags.clips
         raise control.failure(
-            f"ranks differ in what clip_grad_norm_() is called with; here max_norm is {limit:g}, norm_type is {kind:g}",
+            "ranks differ in what clip_grad_norm_() is called with; "
+            f"here max_norm is {limit:g}, norm_type is {kind:g}",
             step=step,
         )
 

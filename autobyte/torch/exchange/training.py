@@ -287,7 +287,7 @@ class Training:
         """
         self.before_replan()
         way = self._ways.reach(config.engine)
-        plan = self._plan(job, config, order)
+        plan = self._plan(job, config, order, messages=isinstance(way.engine, AllReduce | ParameterServer))
         known = bool(self._cannot_halve)
         try:
             self._prepare(plan, way)
@@ -362,9 +362,9 @@ class Training:
             log.info("the checkpoint's plan is left aside: %s", error)
             self.replan(self.job, config, None)
 
-    def _plan(self, job: Job, config: Config, order: Sequence[int] | None) -> Plan:
+    def _plan(self, job: Job, config: Config, order: Sequence[int] | None, *, messages: bool = False) -> Plan:
         """A config's plan, the same on all ranks. Collective."""
-        plan = agreed_plan(job, config, order)
+        plan = agreed_plan(job, config, order, messages=messages)
         if self.order == LEADER:
             plan = plan.with_sequence(None)
         self.control.agree(f"a plan for {config.label}", plan.digest)
