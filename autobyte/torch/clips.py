@@ -55,9 +55,10 @@ class Clips:
         total = self._norm(limit, kind)
         self._limit = limit
         if total is None:
-            if self._waited == self._training.exchange.steps and not self._training.exchange.joined:
+            exchange = self._training.exchange
+            if exchange.norm_kind != kind and self._waited == exchange.steps and not exchange.joined:
                 self._halve(kind)
-            parameters = self._training.exchange.parameters.values()
+            parameters = exchange.parameters.values()
             return nn.utils.clip_grad_norm_(parameters, limit, kind, error_if_nonfinite)
         factor = self._unscale()
         total *= factor
@@ -122,7 +123,8 @@ class Clips:
         exchange.close(clips=(limit, kind), ahead=True)
         if exchange.halved:
             return exchange.norm(kind)
-        exchange.clipped_by_all()
+        if exchange.norm_kind is None:  # plans are about to change, on all ranks or on none
+            exchange.clipped_by_all()
         return None
 
     def _unscale(self) -> float:
