@@ -282,10 +282,6 @@ class OwnReducer:
         """Gradients that become complete from now on are averaged, each once."""
         self._reducer.prepare_for_backward([])
 
-    def times(self) -> list[int]:
-        """When each gradient was last complete, as a number that no other pass has; it tells whether any was."""
-        return self._reducer.get_backward_stats()
-
     def missing(self) -> list[int]:
         """Places of gradients that a pass which has begun has not completed; none of a pass that is over.
 

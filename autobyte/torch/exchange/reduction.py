@@ -66,11 +66,12 @@ class Reduction:
             add=self._add,
             share=partial(control.broadcast, what="DDP's buckets"),
         )
+        self._elements = sum(parameter.numel() for parameter in self._parameters)
+        self._left = self._elements  # elements of buckets that have not left in this step
         self._expecting = False
         self._rebuilt = False
         self._pass = -1  # that was expected last
         self._repeated = False  # all gradients of the step are averaged, and another pass may follow
-        self._before = self._reducer.times()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._look, name="autobyte-reduction", daemon=True)
         self._thread.start()
@@ -84,7 +85,7 @@ class Reduction:
     @property
     def begun(self) -> bool:
         """Whether a gradient of the step is complete; the step need not have a whole bucket."""
-        return self._expecting and self._reducer.times() != self._before
+        return self._expecting and (self._left < self._elements or bool(self._reducer.missing()))
 
     def complete(self) -> dict[str, Tensor]:
         """No more gradients come in this step: wait until all are averaged and in `.grad`.
@@ -92,17 +93,19 @@ class Reduction:
         Returns:
             averages of those that this rank does not have, by name; their `.grad` stays None.
         """
-        begun = self.begun
         if not self._expecting:  # no pass has come through what the model returns: what is there travels now
             self._expect()
-        places: Sequence[int] = self._reducer.missing() if begun else range(len(self._parameters))
+        places: Sequence[int] = ()
+        if self._left:
+            places = self._reducer.missing() or range(len(self._parameters))
         had_none: list[int] = []
         while places:  # PyTorch names the first hundred that are missing
             had_none += [place for place in places if self._parameters[place].grad is None]
             _add_zeros([self._parameters[place] for place in places])
             places = self._reducer.missing()
         self.forget()
-        self._before = self._reducer.times()
+        if not had_none:
+            return {}
         averages = {self._names[place]: self._parameters[place].grad for place in had_none}
         for place in had_none:
             self._parameters[place].grad = None
@@ -129,14 +132,14 @@ class Reduction:
             return
         now = backward_pass()
         if self._expecting:
-            if now == self._pass or not self.begun or self._reducer.missing():
+            if now == self._pass or self._left:
                 return
             self._repeated = True  # unless it completes no gradient, as a pass of `torch.autograd.grad`
         self._pass = now
         self._expect()
 
     def _expect(self) -> None:
-        self._expecting = True
+        self._expecting, self._left = True, self._elements
         self._reducer.expect()
 
     def _add(self, bucket: Tensor) -> Summed:
@@ -147,6 +150,7 @@ class Reduction:
                 "say accumulation=, or put all but the last into no_sync()"
             )
         self._begins()
+        self._left -= bucket.numel()
         summed: Summed = torch.futures.Future()
         with self._lock:
             self._out[summed] = [bucket], time.monotonic()
