@@ -148,7 +148,22 @@ def _loops(rank: int) -> None:
             (both[0] - both[1]).square().mean().backward()
             optimizer.step()
 
-    for tell in (accumulating, clipping, scaling, deriving, twice):
+    def deriving_before(model: nn.Module, optimizer: Any) -> None:
+        """`autograd.grad` adds to no gradient: what follows under `no_sync()` sends nothing."""
+        muted = model.no_sync if isinstance(model, DistributedDataParallel) else optimizer.no_sync
+        for step in range(500, 506):
+            optimizer.zero_grad()
+            inputs = rows(rank, step, 5, 12).requires_grad_()
+            with muted() if isinstance(model, DistributedDataParallel) else nullcontext():  # DDP would wait for hooks
+                outputs = model(inputs).sum()
+            wanted = inputs if step % 2 else list(model.parameters())
+            torch.autograd.grad(outputs, wanted)
+            with muted():
+                model(inputs.detach() + 1).square().mean().backward()
+            model(inputs.detach()).square().mean().backward()
+            optimizer.step()
+
+    for tell in (accumulating, clipping, scaling, deriving, deriving_before, twice):
         told_twice(rank, tell)
 
 

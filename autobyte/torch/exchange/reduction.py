@@ -128,13 +128,10 @@ class Reduction:
 
     def _enter(self, _gradient: Tensor) -> None:
         """A backward pass comes through what the model has returned, and has not reached a parameter."""
-        if self._muted():
-            return
         now = backward_pass()
-        if self._expecting:
-            if now == self._pass or self._left:
-                return
-            self._repeated = True  # unless it completes no gradient, as a pass of `torch.autograd.grad`
+        if self._muted() or (self._expecting and (now == self._pass or self._left)) or not self._reducer.adds():
+            return
+        self._repeated = self._expecting  # all gradients of the step are averaged
         self._pass = now
         self._expect()
 
