@@ -284,6 +284,8 @@ class Exchange:
 
         Nobody waits: `close` has had the counts of these steps.
         """
+        if self.reduction is not None:
+            self.reduction.end()
         return self._tallies.heard()
 
     def forget(self) -> None:

@@ -7,6 +7,8 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
 from autobyte.internals import OwnReducer, backward_pass
@@ -15,6 +17,7 @@ from autobyte.scheduler.policies.ddp import FIRST_BUCKET_BYTES
 from autobyte.torch.exchange.control import Control, first_line
 from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.session import Session
+from autobyte.torch.model.step import tensors_in
 
 Summed = torch.futures.Future[list[Tensor]]
 
@@ -72,6 +75,8 @@ class Reduction:
         self._rebuilt = False
         self._pass = -1  # that was expected last
         self._repeated = False  # all gradients of the step are averaged, and another pass may follow
+        self._own = {id(parameter) for parameter in self._parameters}
+        self._parts: RemovableHandle | None = None  # the hook on calls of modules, from averages to the end of a step
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._look, name="autobyte-reduction", daemon=True)
         self._thread.start()
@@ -95,9 +100,7 @@ class Reduction:
         """
         if not self._expecting:  # no pass has come through what the model returns: what is there travels now
             self._expect()
-        places: Sequence[int] = ()
-        if self._left:
-            places = self._reducer.missing() or range(len(self._parameters))
+        places: Sequence[int] = self._reducer.missing() or range(len(self._parameters) if self._left else 0)
         had_none: list[int] = []
         while places:  # PyTorch names the first hundred that are missing
             had_none += [place for place in places if self._parameters[place].grad is None]
@@ -120,8 +123,15 @@ class Reduction:
         """The gradients so far are being cleared, or are averaged."""
         self._expecting = self._repeated = False
 
+    def end(self) -> None:
+        """The step is over: modules may be called without being watched."""
+        if self._parts is not None:
+            self._parts.remove()
+            self._parts = None
+
     def close(self) -> None:
         """Let go of hooks and thread."""
+        self.end()
         self._reducer.remove()
         self._closing.set()
         self._thread.join(LONG_S)
@@ -133,7 +143,13 @@ class Reduction:
             return
         self._repeated = self._expecting  # all gradients of the step are averaged
         self._pass = now
+        self._session.progress.outdate()
         self._expect()
+
+    def _called(self, module: nn.Module, _arguments: object, outputs: object) -> None:
+        """A module is called between averages and the end of their step, maybe a part of the model alone."""
+        if torch.is_grad_enabled() and not self._own.isdisjoint(map(id, module._parameters.values())):
+            self.watch(tensors_in(outputs))
 
     def _expect(self) -> None:
         self._expecting, self._left = True, self._elements
@@ -148,6 +164,8 @@ class Reduction:
             )
         self._begins()
         self._left -= bucket.numel()
+        if not self._left and self._parts is None:  # a pass of a part would add to averages, and nobody would know
+            self._parts = register_module_forward_hook(self._called)
         summed: Summed = torch.futures.Future()
         with self._lock:
             self._out[summed] = [bucket], time.monotonic()
