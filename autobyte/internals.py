@@ -372,12 +372,6 @@ class _Sum(Work):
         return True
 
 
-def forget_hooks(parameter: nn.Parameter) -> None:
-    """Let autograd look for no hooks on a gradient once the last one is removed: else it goes on calling Python."""
-    if not parameter._post_accumulate_grad_hooks:
-        parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
-
-
 def backward_pass() -> int:
     """The number of the backward pass that calls a hook in this thread; nothing public tells one from the next."""
     return torch._C._current_graph_task_id()
