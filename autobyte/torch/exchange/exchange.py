@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import forget_hooks, is_profiled, is_shared
+from autobyte.internals import is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
@@ -127,6 +127,8 @@ class Exchange:
     def hand_over(self, make: Callable[[Callable[[], None]], Reduction]) -> None:
         """Let gradients go by PyTorch's reducer from the next step on; all ranks must between the same two steps.
 
+        Autograd goes on to look for hooks on a parameter that has had one: nothing of Python's makes it stop.
+
         Args:
             make: the reduction, of what it is to call when a bucket is about to travel.
 
@@ -136,8 +138,6 @@ class Exchange:
         self._session.rest()
         for hook in self._hooks:
             hook.remove()
-        for parameter in self.parameters.values():
-            forget_hooks(parameter)
         self._hooks = []
         self._buffers.recut()
         self.reduction = make(self._begin_once)
@@ -294,6 +294,8 @@ class Exchange:
 
         Nobody waits: `close` has had the counts of these steps.
         """
+        if self.reduction is not None:
+            self.reduction.end()
         return self._tallies.heard()
 
     def forget(self) -> None:
