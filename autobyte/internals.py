@@ -93,12 +93,11 @@ def default_store() -> Store:
     return PrefixStore(f"attempt{attempt}", _get_default_store())
 
 
-def own_store() -> Store:
-    """That store, by a connection of its own, because a client that waits lets no other thread ask meanwhile.
+def own_store(store: Store) -> Store:
+    """A store by a connection of its own, because a client that waits lets no other thread ask meanwhile.
 
     PyTorch's older stores cannot be cloned: then it is the one that all share.
     """
-    store = default_store()
     return store.clone() if hasattr(store, "clone") else store
 
 
