@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from inspect import unwrap
 from typing import Any, TypeVar, cast
 
 import torch
@@ -55,6 +56,17 @@ def is_unscaling() -> bool:
     sign of it, and the last moment to wait for averages.
     """
     return sys._getframe(2).f_code is GradScaler._unscale_grads_.__code__
+
+
+_ZEROING = {unwrap(each.zero_grad).__code__ for each in (nn.Module, Optimizer)}
+
+
+def is_zeroing() -> bool:
+    """Whether `model.zero_grad` or an optimizer's own is calling the function that calls this.
+
+    Both look at every `.grad` before they let go of it, and do not use what is in it.
+    """
+    return sys._getframe(2).f_code in _ZEROING
 
 
 def is_shared(gradient: Tensor) -> bool:

@@ -307,8 +307,9 @@ def _refused(rank: int, end: str) -> None:
     first, middle, last = model[0].weight, model[2].weight, model[4].weight
     before, kinds = last.detach().clone(), {type(parameter) for parameter in make_mlp().parameters()}
     model(rows(rank, 99, 5, 12)).square().mean().backward()
+    held = middle.grad
     optimizer.step()
-    middle.grad.add_(1)  # while the average of it is on its way into a parameter
+    held.add_(1)  # while the average of it is on its way into a parameter
     with pytest.raises(InputError, match=r"the gradient of '2\.weight' was changed after step"):
         getattr(optimizer, end)()
     assert {type(parameter) for parameter in model.parameters()} == kinds
