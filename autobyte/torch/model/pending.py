@@ -35,7 +35,7 @@ LOOKS: frozenset[Any] = frozenset(
 
 
 #: Reads a gradient, which is no average before the update.
-GRADIENT = Tensor.grad.__get__
+GRADIENT: Any = vars(torch._C.TensorBase)["grad"].__get__
 
 
 #: Within the block parameters are read as they are, and no update is taken.
