@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from inspect import unwrap
 from typing import Any, TypeVar, cast
 
 import torch
@@ -55,6 +56,17 @@ def is_unscaling() -> bool:
     sign of it, and the last moment to wait for averages.
     """
     return sys._getframe(2).f_code is GradScaler._unscale_grads_.__code__
+
+
+_ZEROING = {unwrap(each.zero_grad).__code__ for each in (nn.Module, Optimizer)}
+
+
+def is_zeroing() -> bool:
+    """Whether `model.zero_grad` or an optimizer's own is calling the function that calls this.
+
+    Both look at every `.grad` before they let go of it, and do not use what is in it.
+    """
+    return sys._getframe(2).f_code in _ZEROING
 
 
 def is_shared(gradient: Tensor) -> bool:
@@ -93,12 +105,11 @@ def default_store() -> Store:
     return PrefixStore(f"attempt{attempt}", _get_default_store())
 
 
-def own_store() -> Store:
-    """That store, by a connection of its own, because a client that waits lets no other thread ask meanwhile.
+def own_store(store: Store) -> Store:
+    """A store by a connection of its own, because a client that waits lets no other thread ask meanwhile.
 
     PyTorch's older stores cannot be cloned: then it is the one that all share.
     """
-    store = default_store()
     return store.clone() if hasattr(store, "clone") else store
 
 

@@ -94,6 +94,7 @@ class Runner:
         self._untimed: deque[tuple[Plan, int, Block, float]] = deque()  # done as far as the host sees
         self._since_s = 0.0  # when a block was done last, or the first of those under way started
         self.passages: deque[Passage] = deque(maxlen=4096)
+        self._first = 0  # step whose blocks are the first among them
         self.elsewhere = 0  # steps whose gradients went another way
         self._load(plan)
 
@@ -151,6 +152,11 @@ class Runner:
     def record(self, trace: Trace | None) -> None:
         """Write spans of blocks to a trace from the next gradient on; None writes no more."""
         self._post(lambda: self._on_record(trace))
+
+    def forget(self) -> None:
+        """Drop the passages of all steps that are over, those among them that a device has not finished."""
+        self._first = self.step
+        self.passages.clear()
 
     def tell(self) -> bool:
         """Have the engine tell when blocks travelled; whether all are told that are done."""
@@ -243,7 +249,7 @@ class Runner:
         """Note when a block travelled."""
         self._untimed.popleft()
         self._latest.append((plan, step, block, at.start_s, at.sent_s, at.done_s))
-        if plan is self._plan:  # else a window of another plan has begun
+        if plan is self._plan and step >= self._first:  # else another window has begun
             whole = block.op is Collective.ALL_REDUCE  # a half has half of the traffic
             in_flight = block.nbytes if at.alone else beside
             self.passages.append(Passage(block.nbytes if whole else block.nbytes / 2, at.busy_s, at.alone, in_flight))

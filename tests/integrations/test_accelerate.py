@@ -118,10 +118,18 @@ def frees_and_goes_on(rank: int) -> None:
     told = [Told(autobyte=autobyte) for autobyte in (True, False)]
     for each in told:
         each.epoch()
-        each.accelerator.free_memory()
     ours, theirs = told
-    with pytest.raises(InputError, match="prepare model and optimizer again"):
-        ours.optimizer.step()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(torch.ones(1))
+    type(ours.optimizer).__init__(ours.optimizer, ours.optimizer.optimizer, False, scaler)
+    for each in told:
+        each.accelerator.free_memory()
+    for parameter in ours.bare.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for ours.optimizer.scaler in (scaler, None):
+        with pytest.raises(InputError, match="prepare model and optimizer again"):
+            ours.optimizer.step()
+    ours.bare.zero_grad()
     for each in told:
         each.accelerator.prepare(each.model, each.optimizer, each.schedule)
         each.epoch()
