@@ -1,6 +1,7 @@
 """Real ranks for tests: a function runs in n processes that talk over gloo, and ends in time or is killed.
 
-A server process imports torch once; ranks are forked from it, so each case has fresh processes for some 50 ms.
+A server process imports torch once; ranks are forked from it, so each case has fresh processes for some 50 ms. Where
+ranks need what takes seconds to import, another server imports that as well.
 """
 
 import contextlib
@@ -19,13 +20,16 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch._dynamo", "autobyte.torch", "ranks"])  # DDP needs dynamo
+PRELOADED = ("torch._dynamo", "autobyte.torch", "pytest", "hypothesis")  # DDP needs dynamo
 
 
 class RankError(AssertionError):
@@ -41,6 +45,7 @@ class Ranks:
         timeout_s: after which all are killed.
         environ: set in every rank, before torch.distributed begins.
         init: whether torch.distributed is initialised, with gloo.
+        imports: modules that are imported already where they are installed.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Ranks:
         timeout_s: float = 60.0,
         environ: Mapping[str, str] | None = None,
         init: bool = True,
+        imports: tuple[str, ...] = (),
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ranks"))
         self._clean = weakref.finalize(self, shutil.rmtree, self._folder, True)
@@ -65,7 +71,8 @@ class Ranks:
             process = _context.Process(
                 target=_run, args=(where, settings, log, init, timeout_s, theirs, arguments), daemon=True
             )
-            process.start()
+            with mock.patch.object(forkserver, "connect_to_new_process", _server(imports).connect_to_new_process):
+                process.start()
             theirs.close()
             self.processes.append(process)
         self._until = time.monotonic() + timeout_s  # the first to start also waits for what all import
@@ -145,6 +152,13 @@ def free_port() -> int:
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
             return port
+
+
+@cache
+def _server(imports: tuple[str, ...]) -> forkserver.ForkServer:
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload([*PRELOADED, *imports])
+    return server
 
 
 def children_of(pid: int) -> Iterator[int]:
