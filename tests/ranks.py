@@ -29,7 +29,8 @@ from typing import Any
 from unittest import mock
 
 _context = multiprocessing.get_context("forkserver")
-PRELOADED = ("torch._dynamo", "autobyte.torch", "pytest", "hypothesis")  # DDP needs dynamo
+#: What most ranks need; DDP needs dynamo, and a fit of costs SciPy
+PRELOADED = ("torch._dynamo", "autobyte.torch", "scipy.optimize", "pytest", "hypothesis")
 
 
 class RankError(AssertionError):
@@ -71,7 +72,7 @@ class Ranks:
             process = _context.Process(
                 target=_run, args=(where, settings, log, init, timeout_s, theirs, arguments), daemon=True
             )
-            with mock.patch.object(forkserver, "connect_to_new_process", _server(imports).connect_to_new_process):
+            with mock.patch.object(forkserver, "connect_to_new_process", server(imports).connect_to_new_process):
                 process.start()
             theirs.close()
             self.processes.append(process)
@@ -155,10 +156,11 @@ def free_port() -> int:
 
 
 @cache
-def _server(imports: tuple[str, ...]) -> forkserver.ForkServer:
-    server = forkserver.ForkServer()
-    server.set_forkserver_preload([*PRELOADED, *imports])
-    return server
+def server(imports: tuple[str, ...]) -> forkserver.ForkServer:
+    """The process that ranks are forked from, for the modules that it imports beside the usual ones."""
+    made = forkserver.ForkServer()
+    made.set_forkserver_preload([*PRELOADED, *imports])
+    return made
 
 
 def children_of(pid: int) -> Iterator[int]:
