@@ -47,6 +47,7 @@ class Ranks:
         environ: set in every rank, before torch.distributed begins.
         init: whether torch.distributed is initialised, with gloo.
         imports: modules that are imported already where they are installed.
+        daemon: whether they end with this process; then they may start none themselves.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Ranks:
         environ: Mapping[str, str] | None = None,
         init: bool = True,
         imports: tuple[str, ...] = (),
+        daemon: bool = True,
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ranks"))
         self._clean = weakref.finalize(self, shutil.rmtree, self._folder, True)
@@ -70,7 +72,7 @@ class Ranks:
             settings = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
             log = str(self._log(rank))
             process = _context.Process(
-                target=_run, args=(where, settings, log, init, timeout_s, theirs, arguments), daemon=True
+                target=_run, args=(where, settings, log, init, timeout_s, theirs, arguments), daemon=daemon
             )
             with mock.patch.object(forkserver, "connect_to_new_process", server(imports).connect_to_new_process):
                 process.start()
