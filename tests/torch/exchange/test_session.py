@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from datetime import timedelta
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from faulty import STEPS, WHERE, at_once, by_ddp, fail, make_model, once, said, state, train, wrapped
 from jobs import make_plan
-from ranks import Ranks
+from ranks import Ranks, server
 
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
@@ -270,7 +270,7 @@ def _faulty(rank: int, engine: str, fault: str) -> bool:
 
 
 def test_ranks_that_fail_end_by_themselves_and_leave_no_process() -> None:
-    forkserver.ensure_running()
+    server(()).ensure_running()
     resource_tracker.ensure_running()
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     ranks = Ranks(_killed, 3, "ps", "backward", timeout_s=30)
