@@ -521,14 +521,13 @@ class Exchange:
 
     def _travel(self, complete: Sequence[_Complete]) -> list[_Complete]:
         """Let gradients travel; return what does, which is `.grad` from now on."""
-        buffers, mirrored, travelling = self._buffers, self._mirrored, list(complete)
-        indices = self._indices
+        buffers, indices, travelling = self._buffers, self._indices, list(complete)
         tensors = [indices[place] for place, _, _ in complete]
         buffers.forget(tensors)
-        averages = buffers.averages
-        for number, each in enumerate(complete if averages else ()):
+        for number, each in enumerate(complete if buffers.averages else ()):
             place, gradient, _ = each
-            if is_shared(gradient) and place not in mirrored and self._is_untouched(each):  # else it is refused later
+            averaged_here = place not in self._mirrored
+            if averaged_here and is_shared(gradient) and self._is_untouched(each):  # else it is refused later
                 self._travelling[place].grad = own = gradient.clone()
                 travelling[number] = place, own, own._version
         self._put(travelling)
@@ -576,9 +575,7 @@ class Exchange:
 
     def _put(self, travelling: Iterable[_Complete]) -> None:
         """Lay gradients where the engine finds them."""
-        kinds, indices, buffers, mirrored, leaves = (
-            self._kinds, self._indices, self._buffers, self._mirrored, self._listener.leaves,
-        )  # fmt: skip
+        kinds, indices, put, leaves = self._kinds, self._indices, self._buffers.put, self._listener.leaves
         for place, gradient, _ in travelling:
             device, dtype = kinds[place]
             if gradient.dtype is not dtype or gradient.device != device:
@@ -586,9 +583,10 @@ class Exchange:
             if leaves is not None:
                 leaves(self._names[place], gradient)
             try:
-                buffers.put(
+                there = place not in self._mirrored
+                put(
                     indices[place],
-                    self._mirrors.leave(self._names[place], gradient) if place in mirrored else gradient,
+                    gradient if there else self._mirrors.leave(self._names[place], gradient),
                     marked=False,
                 )
             except InputError as error:
