@@ -77,11 +77,10 @@ def is_shared(gradient: Tensor) -> bool:
     uses a storage. What autograd hands on is detached; a gradient that is a view was set by the user, whose buffer is
     to be averaged.
     """
-    if gradient.layout is not _strided or gradient._is_view():
+    if gradient.layout is not _strided:
         return False
     storage = gradient.untyped_storage()  # counts, too
-    uses: int = _uses(storage._cdata)
-    return uses > 2
+    return _uses(storage._cdata) > 2 and not gradient._is_view()
 
 
 def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -503,18 +502,20 @@ def is_compiled(module: nn.Module) -> bool:
 
     Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
     """
-    if module.__dict__.get("_compiled_call_impl") is not None or isinstance(module, _ScriptModule):
+    own = module.__dict__
+    if own.get("_compiled_call_impl") is not None or isinstance(module, _ScriptModule):
         return True
-    return "_orig_mod" in module._modules  # hasattr would look for a parameter and a buffer of that name, too
+    return "_orig_mod" in own["_modules"]  # hasattr would look for a parameter and a buffer of that name, too
 
 
 def has_compiled_part(model: nn.Module) -> bool:
     """Whether a module of a model, or its `forward`, is compiled. Every step asks, and `modules()` takes its time."""
     modules, seen = [model], {model}
     for module in modules:  # grows meanwhile
-        if is_compiled(module) or ("forward" in module.__dict__ and has_compiled_forward(module)):
+        own = module.__dict__
+        if is_compiled(module) or ("forward" in own and has_compiled_forward(module)):
             return True
-        for child in module._modules.values():
+        for child in own["_modules"].values() if own["_modules"] else ():
             if child is not None and child not in seen:
                 seen.add(child)
                 modules.append(child)
@@ -538,7 +539,7 @@ def uncompiled(hook: Hook) -> Hook:
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is None:
         return hook
-    disabled, is_compiling = dynamo.disable(hook), torch.compiler.is_compiling
+    disabled, is_compiling = dynamo.disable(hook), torch.compiler.is_dynamo_compiling
 
     def either(*arguments: Any) -> Any:
         return disabled(*arguments) if is_compiling() else hook(*arguments)  # the former takes several times as long

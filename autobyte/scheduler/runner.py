@@ -183,6 +183,7 @@ class Runner:
         self._plan = plan
         self._blocks_of = plan.tiling.blocks_of
         self._coming = [len(blocks) for blocks in self._blocks_of]
+        self._empty = {tensor for tensor, blocks in enumerate(self._coming) if not blocks}  # without elements
         self._ready_s = [0.0] * len(self._coming)
         self._start_s = [0.0] * len(plan.tiling)
         self._sent_s = [0.0] * len(plan.tiling)
@@ -193,22 +194,23 @@ class Runner:
         self._under_way = 0
 
     def _on_ready(self, tensors: tuple[int, ...]) -> None:
-        for tensor in tensors:
-            started = self._core.ready(tensor)
-            self._at_boundary = False
-            if self._trace is not None:
-                self._ready_s[tensor] = self._clock()
-            if started:
-                self._start(started)
-            if not self._blocks_of[tensor]:
-                self._arrived(tensor)
+        started = self._core.ready(*tensors)
+        self._at_boundary = False
+        if self._trace is not None:
+            now_s = self._clock()
+            for tensor in tensors:
+                self._ready_s[tensor] = now_s
+        if started:
+            self._start(started)
+        if self._empty:
+            self._tell(self._empty.intersection(tensors))
 
     def _on_end_step(self) -> None:
         missing, now = self._core.missing, self._clock()
         for tensor in missing:
             self._ready_s[tensor] = now
         self._start(self._core.end_step())
-        self._tell(tensor for tensor in missing if not self._blocks_of[tensor])
+        self._tell(self._empty.intersection(missing))
         self._adopt()
 
     def _on_record(self, trace: Trace | None) -> None:
@@ -304,7 +306,7 @@ class Runner:
     def _count(self, block: Block) -> list[int]:
         """The tensors that are complete with this block."""
         complete, coming = [], self._coming
-        for tensor in {segment.tensor: None for segment in block.segments}:
+        for tensor in self._plan.tiling.tensors_of[block.index]:
             coming[tensor] -= 1
             if coming[tensor] == 0:
                 coming[tensor] = len(self._blocks_of[tensor])  # for the next step

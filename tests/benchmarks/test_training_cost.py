@@ -221,7 +221,7 @@ def _timing(rank: int) -> float:
             measured.leave(layer)
         measured.forward_over()
         for name in reversed(optimizer.training.exchange.parameters):
-            optimizer._mode._listeners.gradient(name)
+            optimizer._mode._listeners.complete[name]()
         assert measured.seconds() is not None
 
     train = stepping(model, optimizer)

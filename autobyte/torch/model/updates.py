@@ -225,7 +225,7 @@ class Updates:
         due = [layer for layer in self._layers if layer.due]
         for layer in due:
             layer.clear = clear
-        return {each for layer in due for each in map(id, layer.parameters.values())}
+        return set[int]().union(*(layer.ids for layer in due))
 
     def remove(self) -> None:
         """Take the hooks away, and give up what is due and refused: parameters can be read again."""
@@ -404,9 +404,12 @@ class Updates:
             InputError: a parameter or its gradient was changed meanwhile.
         """
         spans = _joined(layers)
-        for span in spans:
-            self._held.check(span)
-        dropped = [parameter for span in spans for parameter in self._held.restore(span)]
+        untouched = [self._held.check(span) for span in spans]
+        dropped = [
+            parameter
+            for span, same in zip(spans, untouched, strict=True)
+            for parameter in self._held.restore(span, untouched=same)
+        ]
         members: dict[int, list[nn.Parameter]] = defaultdict(list)
         for layer in layers:
             layer.due = False
@@ -430,6 +433,7 @@ class _Layer:
 
     def __init__(self, parameters: dict[str, nn.Parameter], span: slice, take: Callable[[], None]) -> None:
         self.parameters = parameters
+        self.ids = list(map(id, parameters.values()))
         self.span = span
         self.classes = PendingClasses(parameters.values(), take)
         self.nbytes = sum(parameter.nbytes for parameter in parameters.values())
