@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from autobyte.exchange.times import ArrayTimes
+from autobyte.exchange.times import ArrayTimes, ArrayWaits
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally
@@ -49,7 +49,7 @@ class Arrays:
     ) -> None:
         self.parameters = places
         self.plan = session.plan
-        self.exposed_s = 0.0  # for how long the model has stood still for averages, in all steps (s)
+        self.waits = ArrayWaits()
         self.announces: Callable[[], bool] = lambda: False  # whether this rank has something to say to all
         self._names, self._memory = list(places), [place.numpy() for place in places.values()]
         self._session, self._buffers, self._control = session, buffers, control
@@ -109,13 +109,18 @@ class Arrays:
         began_s = self._clock()
         self._session.wait([self._indices[place]])
         waited_s = self._clock() - began_s
-        self.exposed_s += waited_s
+        self.waits.add(waited_s)
         self._times.wait(waited_s)
         return self._memory[place].copy()
 
     def use(self, plan: Plan) -> None:
         """Use another plan from the next step on; all ranks must do so between the same two steps."""
         self.plan = plan
+
+    @property
+    def exposed_s(self) -> float:
+        """For how long the model has stood still for averages, in all steps (s)."""
+        return self.waits.total_s
 
     @property
     def open(self) -> bool:

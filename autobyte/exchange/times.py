@@ -63,3 +63,17 @@ class ArrayTimes:
 
     def be_exact(self, exact: bool) -> None:
         """Marks cost the same whenever they are taken."""
+
+
+class ArrayWaits:
+    """For how long the model has stood still for averages; a wait counts when it is over."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0  # of all waits (s)
+
+    def add(self, seconds: float) -> None:
+        """A wait of so many seconds is over."""
+        self.total_s += seconds
+
+    def forget(self) -> None:
+        """Let waits so far count that are known to be over: all are."""
