@@ -53,6 +53,7 @@ class StepCounts:
 
     def __init__(self, counts: Tensor) -> None:
         self._counts = counts
+        self._behind: list[int] = counts[_LEFT_OUT:].tolist()  # a tensor is read slowly, number by number
 
     def having(self, gradient: int) -> int:
         """Ranks that had a gradient, by its place in the plan's order."""
@@ -66,28 +67,28 @@ class StepCounts:
     @property
     def left_out(self) -> int:
         """Ranks that left out an update."""
-        return int(self._counts[_LEFT_OUT])
+        return self._behind[_LEFT_OUT]
 
     @property
     def joined(self) -> int:
         """Ranks that have no inputs left."""
-        return int(self._counts[_JOINED])
+        return self._behind[_JOINED]
 
     @property
     def announcing(self) -> int:
         """Ranks that have something to say to all."""
-        return int(self._counts[_ANNOUNCES])
+        return self._behind[_ANNOUNCES]
 
     @property
     def loaded(self) -> int:
         """Ranks that have loaded something."""
-        return int(self._counts[_LOADED])
+        return self._behind[_LOADED]
 
     @property
     def clipping(self) -> int:
         """Ranks that clip the gradients of the step by their norm."""
-        return int(self._counts[_CLIPS])
+        return self._behind[_CLIPS]
 
     def clip_as(self, flags: StepFlags) -> bool:
         """Whether all that clip do so as one of them, whose flags these are."""
-        return self._counts[_NORM:].tolist() == [self.clipping * byte for byte in flags._norm]
+        return self._behind[_NORM:] == [self.clipping * byte for byte in flags._norm]
