@@ -136,7 +136,8 @@ class Core:
         self._position = 0  # in the sequence, where the plan has one
         self._in_flight = 0
         self._undone = len(self._blocks)
-        self._scatters = 0 if self._sequence is not None else self._plan.awaited_scatters  # that are not over
+        chooses = self._sequence is None and self._plan.credit_bytes is not None  # else another rank may, or a plan
+        self._scatters = self._plan.awaited_scatters if chooses else 0  # that are not over
         self._closed = False
 
     def _mark(self, tensor: int) -> bool:

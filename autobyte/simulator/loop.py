@@ -272,7 +272,8 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
     undone = np.full(groups, blocks)
     core_step = np.zeros(groups, dtype=np.int64)
     core_flight = np.zeros(groups, dtype=np.int64)
-    scatters = np.full(groups, 0 if in_sequence else rules.barrier)  # that are not over
+    awaited = 0 if in_sequence or credit < 0 else rules.barrier
+    scatters = np.full(groups, awaited)  # that are not over
     engine_flight = np.zeros(groups, dtype=np.int64)
     started = 0  # blocks of the first group's last step
 
@@ -635,7 +636,7 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
         if finish and closed[g] and undone[g] == 0:  # Core._finish_step
             core_step[g] += 1
             _copy(waits, missing[g])
-            scatters[g] = 0 if in_sequence else rules.barrier
+            scatters[g] = awaited
             position[g] = 0
             undone[g] = blocks
             closed[g] = False
