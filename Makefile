@@ -9,7 +9,7 @@
 # make test    the tests, except those that make bench runs
 # make bench   benchmarks with their ratios, and the tests of the paper's scripts; needs an idle machine
 # make faults  what goes wrong in training, on every engine, tuned and not: docs/faults.md; 10 minutes
-# make night  make faults, and 2,000 random programs that read and write parameters between steps
+# make night  make faults, random programs, worlds and delays: more than make test has
 # make format  fix what a tool can fix
 #
 # Make results again
@@ -113,6 +113,8 @@ faults: .venv/test
 
 night: faults
 	AUTOBYTE_PROGRAMS=2000 $(BIN)/python -m pytest tests/torch/test_optimizer_reads.py tests/test_fuzz.py
+	AUTOBYTE_STEPS=1000 $(BIN)/python -m pytest tests/scheduler/test_engines.py -k jitter
+	AUTOBYTE_EXAMPLES=5000 $(BIN)/python -m pytest tests/simulator/test_kernel.py
 
 gap: .venv/test
 	$(BIN)/python paper/usbyte_peers.py

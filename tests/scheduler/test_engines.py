@@ -1,5 +1,6 @@
 """Engines keep their contract, all ranks in this process; and so does the network that tests use instead of one."""
 
+import os
 import select
 import socket
 import threading
@@ -22,6 +23,8 @@ from autobyte.scheduler.engines.leader import Led
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.testing import EngineContract, MemoryNetwork
 from autobyte.units import KIB
+
+STEPS = int(os.environ.get("AUTOBYTE_STEPS", "75"))  # with jitter; by night, a thousand
 
 
 def together(makers: list[Callable[[], Engine]]) -> list[Engine]:
@@ -47,7 +50,7 @@ class TestMemoryNetwork(EngineContract):
 
 
 class TestAllReduce(EngineContract):
-    steps = 250
+    steps = STEPS
 
     def connect(self, buffers: list[Buffers]) -> list[Engine]:
         store, size, timeout = dist.HashStore(), len(buffers), timedelta(seconds=20)
@@ -63,8 +66,6 @@ class TestAllReduce(EngineContract):
 class TestLed(TestAllReduce):
     """Rank 0 picks, the others follow."""
 
-    steps = 100
-
     def connect(self, buffers: list[Buffers]) -> list[Engine]:
         pairs = {rank: _pair() for rank in range(1, len(buffers))}
         to = [[Connection(near, rank) for rank, (near, _) in pairs.items()]]
@@ -75,7 +76,7 @@ class TestLed(TestAllReduce):
 
 class TestParameterServer(EngineContract):
     sends_alone = True
-    steps = 150
+    steps = STEPS
 
     def connect(self, buffers: list[Buffers]) -> list[Engine]:
         ranks, made = range(len(buffers)), _connections(len(buffers))
@@ -122,7 +123,7 @@ class TestPushesAndPulls(TestParameterServer):
 
 
 class TestHalves(EngineContract):
-    steps = 150
+    steps = STEPS
 
     def connect(self, buffers: list[Buffers]) -> list[Engine]:
         made = _connections(len(buffers))

@@ -1,5 +1,6 @@
 """The compiled simulator against the readable one."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from autobyte.simulator.simulation import Simulation
 
 TIMES = ("step_s", "forward_s", "backward_s", "wait_s", "up_busy_s", "down_busy_s", "ready_s", "start_s", "done_s")
 COLUMNS = (*TIMES, "sends")
+EXAMPLES = int(os.environ.get("AUTOBYTE_EXAMPLES", "500"))  # by night, thousands
 
 
 def assert_equal(compiled: Simulation, reference: Simulation) -> None:
@@ -32,7 +34,9 @@ def assert_equal(compiled: Simulation, reference: Simulation) -> None:
     assert compiled.inversions == reference.inversions
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(data=st.data(), plan=plans(), effects=EFFECTS, iterations=st.integers(1, 5), first=st.sampled_from([0, 3]))
 def test_equals_the_reference_in_any_world(data: st.DataObject, plan, effects, iterations, first) -> None:
     scenario = data.draw(scenarios(plan.job.cluster.workers))
