@@ -1,0 +1,39 @@
+"""Clusters of parameter servers of another library, with all ranks in this process."""
+
+import importlib.util
+import queue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autobyte.scheduler.engines.base import Engine
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.carried import Carried
+from autobyte.scheduler.engines.carriers import Carriers
+
+_MXNET = importlib.util.find_spec("mxnet")
+WITH_MXNET = pytest.mark.skipif(_MXNET is None, reason="MXNet is not installed here: make mxnet")
+LIBRARY = {"library": str(Path(_MXNET.origin or "").parent / "libmxnet.so")} if _MXNET else {}
+
+
+def carried(buffers: list[Buffers], what: str, told: dict[str, Any]) -> list[Engine]:
+    """An engine for each rank, connected to the servers of all of them."""
+    size = len(buffers)
+    shared: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def share_first(value: Any) -> Any:
+        for _ in range(size - 1):
+            shared.put(value)
+        return value
+
+    def make(rank: int) -> Carried:
+        share: Callable[[Any], Any] = share_first if rank == 0 else lambda _: shared.get(timeout=20)
+        engine = Carried(buffers[rank], Carriers(what, told, rank=rank, size=size, host="127.0.0.1", share=share))
+        engine.join(20)
+        return engine
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(make, range(size)))
