@@ -44,7 +44,7 @@ class Journey:
 
 
 @dataclass
-class Place:
+class Slot:
     """A key, and where its values lie.
 
     Args:
@@ -74,10 +74,10 @@ class Carried(Engine):
         self._carriers = carriers
         self._lock = threading.Lock()  # of what follows
         self._order = threading.Lock()  # of what the carrier is told
-        self._places: dict[tuple[tuple[Segment, ...], torch.dtype], Place] = {}
-        self._by_size: dict[tuple[int, torch.dtype], list[Place]] = defaultdict(list)
+        self._places: dict[tuple[tuple[Segment, ...], torch.dtype], Slot] = {}
+        self._by_size: dict[tuple[int, torch.dtype], list[Slot]] = defaultdict(list)
         self._used: dict[tuple[int, torch.dtype], int] = defaultdict(int)
-        self._keys: list[Place] = []
+        self._keys: list[Slot] = []
         self._started = 0
         self._ended: dict[int, int] = {}  # blocks that ranks had started when they ended
         self._problem = ""
@@ -132,11 +132,11 @@ class Carried(Engine):
         self._carriers.close()
         self._reader.join()
 
-    def _carry(self, place: Place, journey: Journey) -> None:
+    def _carry(self, place: Slot, journey: Journey) -> None:
         place.room.copy_(journey.travelling)
         self._carriers.line.tell("move", place.key, -journey.block.index)
 
-    def _place(self, block: Block, travelling: Tensor) -> Place:
+    def _place(self, block: Block, travelling: Tensor) -> Slot:
         """Where a block's values lie. A key is made when it is needed first, at the same block on all ranks."""
         size = travelling.numel(), WIDE.get(travelling.dtype, travelling.dtype)
         known = block.segments, size[1]
@@ -149,13 +149,13 @@ class Carried(Engine):
             self._used[size] += 1
         return self._places[known]
 
-    def _make(self, numel: int, dtype: torch.dtype) -> Place:
+    def _make(self, numel: int, dtype: torch.dtype) -> Slot:
         nbytes, offset = numel * dtype.itemsize, self._memory_bytes
         self._memory_bytes += -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         os.ftruncate(self._carriers.memory, self._memory_bytes)
         memory = mmap.mmap(self._carriers.memory, nbytes, offset=offset)
         self._carriers.line.tell("make", offset, nbytes, str(dtype).removeprefix("torch."))
-        place = Place(len(self._keys), torch.frombuffer(memory, dtype=dtype))
+        place = Slot(len(self._keys), torch.frombuffer(memory, dtype=dtype))
         self._keys.append(place)
         return place
 
@@ -177,13 +177,13 @@ class Carried(Engine):
         if not self._problem:
             self._fail(self._carriers.last_words())
 
-    def _on_pushed(self, place: Place) -> None:
+    def _on_pushed(self, place: Slot) -> None:
         journey = place.journey
         if journey is not None:  # it has not failed meanwhile
             journey.acknowledged = True
             journey.sent(journey.block)
 
-    def _on_pulled(self, place: Place) -> None:
+    def _on_pulled(self, place: Slot) -> None:
         journey, error = place.journey, None
         if journey is None:
             return

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-import autobyte
 from autobyte.scheduler.engines.lines import Line
 
 MODULE = "autobyte.scheduler.engines.carrier"
@@ -109,7 +108,7 @@ def environment(role: str, told: Mapping[str, Any]) -> dict[str, str]:
         told: what it is told.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DMLC_", "PS_"))}
-    paths = [str(Path(autobyte.__file__).parent.parent), kept.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).parents[3]), kept.get("PYTHONPATH", "")]
     return kept | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "OMP_NUM_THREADS": "1",
