@@ -1,0 +1,172 @@
+"""The gradients of a step in host memory: which are complete, and what ranks say of the step."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from autobyte.exchange.times import ArrayTimes
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.plan import Plan
+from autobyte.torch.exchange.control import CommunicationError, Control, Tally
+from autobyte.torch.exchange.session import Session
+from autobyte.trace import TimeSource
+
+Array = npt.NDArray[Any]
+
+
+class Arrays:
+    """Hands gradients to the session as they are computed, from whatever thread has one.
+
+    Each has a place in memory that stays the same: a gradient is copied there, summed there, and copied from there.
+    In each step ranks count, without waiting, who had which gradient; the counts are looked at one step later.
+
+    Args:
+        places: by name, flat tensors in host memory, in the front end's order.
+        session: communicates; its plan is the first one.
+        buffers: where the engine finds gradients.
+        control: counts.
+        times: hears of gradients and waits.
+        clock: the time (s).
+    """
+
+    reduction = None  # nothing goes by PyTorch's reducer
+    ahead_of_ranks = False  # no device waits in place of a thread
+    out = 1  # steps whose counts are still out when a step is closed
+
+    def __init__(
+        self,
+        places: Mapping[str, torch.Tensor],
+        session: Session,
+        buffers: Buffers,
+        control: Control,
+        *,
+        times: ArrayTimes,
+        clock: TimeSource,
+    ) -> None:
+        self.parameters = places
+        self.plan = session.plan
+        self.exposed_s = 0.0  # for how long the model has stood still for averages, in all steps (s)
+        self.announces: Callable[[], bool] = lambda: False  # whether this rank has something to say to all
+        self._names, self._memory = list(places), [place.numpy() for place in places.values()]
+        self._session, self._buffers, self._control = session, buffers, control
+        self._times, self._clock = times, clock
+        self._opening = threading.Lock()  # gradients come from several threads
+        self._had = [False] * len(places)
+        self._counts: Tally | None = None  # of the step before
+        self._number(session.plan)
+
+    def ready(self, place: int, gradient: Array) -> None:
+        """A gradient is computed: let it travel.
+
+        Args:
+            place: its index.
+            gradient: of any shape with as many elements; the caller's again afterwards.
+
+        Raises:
+            CommunicationError: it was handed in already in this step, or averages can no longer be made.
+        """
+        self._begin()
+        if self._had[place]:
+            raise self._failure(f"tensor '{self._names[place]}' has a second gradient in a step that was not ended")
+        self._had[place] = True
+        np.copyto(self._memory[place], gradient.reshape(-1))
+        self._times.complete(place)
+        self._session.ready([self._indices[place]])
+
+    def end(self) -> bool:
+        """No more gradients come in this step: zeros travel for those that this rank does not have.
+
+        Returns:
+            whether a rank announced something in the step before, the same on all ranks.
+
+        Raises:
+            CommunicationError: only some ranks had a gradient in the step before, or one is gone.
+        """
+        self._begin()
+        for place, had in enumerate(self._had):
+            if not had:
+                self._memory[place].fill(0)
+        announced = self._look_at_counts()
+        flags = bytearray([*self._had, self.announces()])
+        self._counts = self._control.tally(torch.frombuffer(flags, dtype=torch.uint8))
+        self._session.end()
+        self._had = [False] * len(self._had)
+        progress = self._session.progress
+        progress.close()
+        progress.take()
+        return announced
+
+    def wait(self, place: int) -> Array:
+        """An average, when it has arrived; flat, and the caller's own.
+
+        Raises:
+            CommunicationError: it does not arrive; it names rank, step and tensor.
+        """
+        began_s = self._clock()
+        self._session.wait([self._indices[place]])
+        waited_s = self._clock() - began_s
+        self.exposed_s += waited_s
+        self._times.wait(waited_s)
+        return self._memory[place].copy()
+
+    def use(self, plan: Plan) -> None:
+        """Use another plan from the next step on; all ranks must do so between the same two steps."""
+        self.plan = plan
+
+    @property
+    def open(self) -> bool:
+        """Whether a step has begun, and is not ended."""
+        return self._session.progress.open
+
+    def _begin(self) -> None:
+        """Begin a step with its first gradient."""
+        if self._session.progress.open:
+            return
+        with self._opening:
+            if self._session.progress.open:
+                return
+            before = self._session.plan
+            self._session.begin(self.plan)
+            if self.plan is not before:
+                self._buffers.recut()
+                self._number(self.plan)
+            self._session.progress.begin()
+
+    def _number(self, plan: Plan) -> None:
+        """Note where a plan has the gradients, and show the engine."""
+        index = {name: each for each, name in enumerate(plan.job.gradients.names)}
+        self._indices = [index[name] for name in self._names]
+        for each, place in zip(self._indices, self.parameters.values(), strict=True):
+            self._buffers.put(each, place)
+
+    def _look_at_counts(self) -> bool:
+        """What ranks said of the step before: whether one announced something."""
+        if self._counts is None:
+            return False
+        try:
+            counts = self._counts.wait()
+        except CommunicationError as error:
+            self._session.fail(self._session.located(error), names_silent=True)
+            self._session.check()
+            raise
+        some = ((counts[:-1] > 0) & (counts[:-1] < self._control.size)).nonzero().flatten().tolist()
+        if some:
+            raise self._failure(self._uneven(some, counts.tolist()))
+        return bool(counts[-1] > 0)
+
+    def _uneven(self, some: Sequence[int], counts: Sequence[int]) -> str:
+        first = some[0]
+        return (
+            f"tensor '{self._names[first]}' had a gradient on {counts[first]} of {self._control.size} ranks in the "
+            "step before, and updates differ now: let every rank compute a gradient for the same variables"
+        )
+
+    def _failure(self, what: str) -> CommunicationError:
+        """A failure that other ranks hear of."""
+        error = CommunicationError(f"{self._session.here}: {what}")
+        self._session.fail(error, names_silent=True)
+        return error
