@@ -58,7 +58,7 @@ def memory(array: mx.nd.NDArray) -> npt.NDArray[Any]:
 
 
 def _on_run(_context: int, complete: int, number: int) -> None:
-    """Copy the callback, which lies on the caller's stack: engine::CallbackOnComplete {callback, engine, parameter}."""
+    """Copy the callback {callback, engine, parameter}, which lies on the caller's stack."""
     callback, engine, parameter = (ctypes.c_void_p * 3).from_address(complete)
     with _lock:
         begin = _waiting.pop(number)

@@ -28,10 +28,10 @@ class KVStore(mx.kv.KVStoreBase):  # type: ignore[misc] # MXNet has no types
     >>> trainer.step(batch_size)               # of this rank: gradients are averaged, not added up
     >>> store.close()
 
-    A proxy in MXNet's dependency engine holds each gradient from the moment at which the backward pass has computed it
-    until its average is in place. What `Trainer` issues next waits for that: an update for its gradients, and the next
-    forward pass for the updates of its layers. So communication crosses the step boundary without changes to the loop.
-    The first step is averaged at once, and shows which parameters have gradients.
+    A proxy in MXNet's dependency engine holds each gradient, once the backward pass has computed it, until its
+    average is in place. What `Trainer` issues next waits for that: an update for its gradients, and the next forward
+    pass for the updates of its layers. So communication crosses the step boundary without changes to the loop. The
+    first step is averaged at once, and shows which parameters have gradients.
 
     Args:
         settings: of `autobyte.exchange.averaging.Settings`: policy, config, tuner, engine, timeout, say.
@@ -103,7 +103,9 @@ class KVStore(mx.kv.KVStoreBase):  # type: ignore[misc] # MXNet has no types
             self._begin()
         if key in self._asked:
             missing = next(each for each in self._specs if each not in self._asked)
-            raise InputError(f"{self._specs[missing].name} had a gradient in the first step, and has none in this one")
+            raise InputError(
+                f"{self._specs[missing].name} had a gradient in the first step, and has none in this one"
+            )
         if key not in self._specs:
             raise InputError(f"parameter {key} has a gradient, and had none in the first step: make another store")
         self._asked.add(key)
