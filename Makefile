@@ -10,6 +10,8 @@
 # make bench   benchmarks with their ratios, and the tests of the paper's scripts; needs an idle machine
 # make faults  what goes wrong in training, on every engine, tuned and not: docs/faults.md; 10 minutes
 # make night  make faults, and 2,000 random programs that read and write parameters between steps
+# make mxnet   the engine kvstore, and the store for Gluon, with MXNet in an environment of its own
+# make byteps  the engine byteps over BytePS, built from its source distribution in an environment of its own
 # make format  fix what a tool can fix
 #
 # Make results again
@@ -35,6 +37,13 @@ BIN := .venv/bin
 # what it compiled: else each of the tests' processes would compile all of PyTorch again
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+QUIET := --quiet --disable-pip-version-check --no-compile
+define beside
+	$(BIN)/python -m venv $(1)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])" > $(1)/lib/python$(VERSION)/site-packages/beside.pth
+	echo $(CURDIR) >> $(1)/lib/python$(VERSION)/site-packages/beside.pth
+endef
+VERSION = $(shell $(BIN)/python -c "import sys; print('%d.%d' % sys.version_info[:2])")
 GPU_PYTHON ?= $(firstword $(wildcard $(BIN)/python) python3)
 DEMO := out/demo
 # One thread and no AVX-512, so that numbers are the same on every CPU: a search may depend on the last digit
@@ -48,6 +57,10 @@ ALONE := $(addprefix tests/testbed/test_testbed_,calibration.py grid.py links.py
 ALONE += tests/test_demo.py
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
+# With MXNet beside PyTorch; without it they are skipped
+WITH_MXNET := tests/mxnet tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
+WITH_MXNET += tests/test_examples.py::test_digits_are_learned_alike_by_gluon_with_and_without_autobyte
+
 # No process, no socket, no clock
 CORE := $(filter-out %_engines.py,$(wildcard tests/scheduler/test_*.py)) tests/scheduler/policies tests/simulator
 CORE += $(addprefix tests/test_,best.py bound.py config.py job.py registry.py retuning.py scenario.py trace.py tuning.py units.py)
@@ -57,7 +70,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops gpu clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops gpu mxnet byteps clean
 
 setup: .venv/setup
 
@@ -99,6 +112,16 @@ check: .venv/test
 
 docs: .venv/docs
 	$(SITE)
+
+# Beside PyTorch and all that tests need, which .venv has: MXNet and its like want an older NumPy, and get on with this one
+.venv-mxnet/ready: Makefile | .venv/test
+	$(call beside,.venv-mxnet)
+	.venv-mxnet/bin/python -m pip install $(QUIET) --no-deps mxnet==1.9.1 graphviz==0.8.4
+	.venv-mxnet/bin/python -m pip install $(QUIET) requests
+	touch $@
+
+mxnet: .venv-mxnet/ready
+	$(SAME) .venv-mxnet/bin/python -m pytest $(WITH_MXNET) -n 2 --dist worksteal --durations 5
 
 format: .venv/test
 	$(BIN)/ruff check --fix .
@@ -182,4 +205,4 @@ record: .venv/test
 		| sed 's/ *$$//' > tests/data/demo.txt
 
 clean:
-	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-mxnet out .pytest_cache .mypy_cache .ruff_cache .hypothesis

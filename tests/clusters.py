@@ -5,7 +5,6 @@ import importlib.util
 import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +12,20 @@ import pytest
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.carried import Carried
-from autobyte.scheduler.engines.carriers import Carriers
-
-_FOUND = importlib.util.find_spec("mxnet")
-_MXNET = _FOUND if _FOUND and _FOUND.origin else None  # the folder tests/mxnet has a name alone
-WITH_MXNET = pytest.mark.skipif(_MXNET is None, reason="MXNet is not installed here: make mxnet")
-LIBRARY = {"library": str(Path(_MXNET.origin or "").parent / "libmxnet.so")} if _MXNET else {}
+from autobyte.scheduler.engines.carriers import Carriers, Library
 
 
-def carried(buffers: list[Buffers], what: str, told: dict[str, Any]) -> list[Engine]:
+def _is_installed(package: str) -> bool:
+    """The folder tests/mxnet has a name alone."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
+
+
+WITH_MXNET = pytest.mark.skipif(not _is_installed("mxnet"), reason="MXNet is not installed here: make mxnet")
+WITH_BYTEPS = pytest.mark.skipif(not _is_installed("byteps"), reason="BytePS is not installed here: make byteps")
+
+
+def carried(buffers: list[Buffers], library: Library) -> list[Engine]:
     """An engine for each rank, connected to the servers of all of them."""
     size = len(buffers)
     shared: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -33,7 +37,7 @@ def carried(buffers: list[Buffers], what: str, told: dict[str, Any]) -> list[Eng
 
     def make(rank: int) -> Carried:
         share: Callable[[Any], Any] = share_first if rank == 0 else lambda _: shared.get(timeout=20)
-        engine = Carried(buffers[rank], Carriers(what, told, rank=rank, size=size, host="127.0.0.1", share=share))
+        engine = Carried(buffers[rank], Carriers(library, rank=rank, size=size, host="127.0.0.1", share=share))
         engine.join(20)
         return engine
 

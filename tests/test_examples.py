@@ -9,6 +9,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from clusters import WITH_MXNET
 from optuna.trial import TrialState
 from ranks import free_port
 
@@ -82,6 +83,21 @@ def test_digits_are_learned_alike_with_ddp_and_autobyte() -> None:
         assert name == {"--ddp": "DDP", "--autobyte": "AutoByte"}[how]
     assert right["--autobyte"] == right["--ddp"]
     assert float(right["--autobyte"]) > 90
+
+
+@WITH_MXNET
+def test_digits_are_learned_alike_by_gluon_with_and_without_autobyte() -> None:
+    right = []
+    for way in (["--plain"], ["--autobyte"], ["--autobyte", "--engine", "kvstore"]):
+        words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+        done = subprocess.run(
+            [*words, str(free_port()), EXAMPLES / "train_mxnet.py", *way],
+            check=True, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        right += re.findall(r"^(?:plain|autobyte): ([\d.]+) % of 360 new digits right", done.stdout, re.MULTILINE)
+    assert len(right) == 3
+    assert len(set(right)) == 1, right
+    assert float(right[0]) > 90
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ Release = Callable[[], None]
 _Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class _Context(ctypes.Structure):  # mxnet::Context
+class _Device(ctypes.Structure):  # mxnet::Context
     _fields_ = (("kind", ctypes.c_int), ("index", ctypes.c_int))
 
 
-_CPU = _Context(1, 0)
+_CPU = _Device(1, 0)
 _PRIORITIZED = ctypes.c_int(3)  # FnProperty::kCPUPrioritized: threads of its own, beside those that compute
 
 _waiting: dict[int, Callable[[Release], None]] = {}

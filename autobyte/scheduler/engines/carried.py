@@ -22,7 +22,6 @@ from autobyte.scheduler.engines.labels import shown
 from autobyte.units import MIB
 
 SAME_BYTES = 64 * MIB  # of keys of one size; blocks beyond wait for one of them
-WIDE = {torch.bfloat16: torch.float32}  # what travels instead of what no such server adds up
 PARTING_S = 30.0  # in which all others must have ended, too
 
 
@@ -61,8 +60,8 @@ class Carried(Engine):
     """Moves a block to servers of another library and back, by a process of its own.
 
     Servers acknowledge a push when they have that of all workers, so all ranks must start the same blocks in the same
-    order. A block in bfloat16 travels in single precision. Halves of all-reduces do not come here: plans for servers
-    have none.
+    order. A dtype that they do not add up travels in single precision. Halves of all-reduces do not come here: plans
+    for servers have none.
 
     Args:
         buffers: where the gradients lie.
@@ -138,7 +137,7 @@ class Carried(Engine):
 
     def _place(self, block: Block, travelling: Tensor) -> Slot:
         """Where a block's values lie. A key is made when it is needed first, at the same block on all ranks."""
-        size = travelling.numel(), WIDE.get(travelling.dtype, travelling.dtype)
+        size = travelling.numel(), self._carriers.wide.get(travelling.dtype, travelling.dtype)
         known = block.segments, size[1]
         if known not in self._places:
             same, used = self._by_size[size], self._used[size]

@@ -1,4 +1,4 @@
-"""A process in which a parameter-server library carries blocks for one rank, serves, or schedules. It has no PyTorch.
+"""A process in which a parameter-server library carries blocks for one rank, serves, or schedules.
 
 Such a library is one per process, ends a process where something goes wrong, and waits for ever for members that are
 gone. In a process of its own it harms nobody: the rank that started it ends it.
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from autobyte.scheduler.engines.attendance import Attendance
 from autobyte.scheduler.engines.lines import Line
+from autobyte.scheduler.engines.mxnet_store import MXNetStore
 
 
 class Store(Protocol):
@@ -72,13 +73,18 @@ def _carry(told: dict[str, Any], rank: Line, meeting: Line) -> None:
 
 def _store(told: dict[str, Any], rank: Line) -> Store:
     """Join the cluster. Collective."""
-    from autobyte.scheduler.engines.mxnet_store import MXNetStore  # noqa: PLC0415 - one of several
 
-    return MXNetStore(
-        told["library"],
-        pushed=lambda key: rank.tell("pushed", key),
-        pulled=lambda key: rank.tell("pulled", key),
-    )
+    def pushed(key: int) -> None:
+        rank.tell("pushed", key)
+
+    def pulled(key: int) -> None:
+        rank.tell("pulled", key)
+
+    if told["library"]:
+        return MXNetStore(told["library"], pushed=pushed, pulled=pulled)
+    from autobyte.scheduler.engines.byteps_store import BytePSStore  # noqa: PLC0415 - it needs PyTorch
+
+    return BytePSStore(told["role"], pushed=pushed, pulled=pulled)
 
 
 def _listen(line: Line, heard: Callable[[list[Any]], None]) -> None:

@@ -9,7 +9,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
+
+import torch
 
 from autobyte.scheduler.engines.lines import Line
 
@@ -17,12 +19,27 @@ MODULE = "autobyte.scheduler.engines.carrier"
 ENDING_S = 5.0
 
 
+class Library(NamedTuple):
+    """A library of parameter servers.
+
+    Args:
+        name: for messages.
+        path: of MXNet's shared library; empty is BytePS.
+        wide: what travels instead of a dtype that its servers do not add up.
+        environment: what its processes read beside what ps-lite does.
+    """
+
+    name: str
+    path: str
+    wide: Mapping[torch.dtype, torch.dtype]
+    environment: dict[str, str]
+
+
 class Carriers:
     """Starts a carrier and a server on every rank, and a scheduler on the first.
 
     Args:
-        what: the library's name, for messages.
-        told: what its processes must know besides, as JSON.
+        library: of the servers.
         rank, size: of this process among those that train.
         host: the address of this host that others reach.
         share: gives the first rank's value to all; collective.
@@ -30,21 +47,21 @@ class Carriers:
 
     def __init__(
         self,
-        what: str,
-        told: Mapping[str, Any],
+        library: Library,
         *,
         rank: int,
         size: int,
         host: str,
         share: Callable[[Any], Any],
     ) -> None:
-        self.what = what
+        self.what, self.wide = library.name, library.wide
         self._rank = rank
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lines: list[Line] = []
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this
         self.memory = os.memfd_create("autobyte")
-        self._told = {**told, "rank": rank, "workers": size, "host": host, "memory": self.memory}
+        self._environment = library.environment
+        self._told = {"library": library.path, "rank": rank, "workers": size, "host": host, "memory": self.memory}
         try:
             place = share(self._schedule(host) if rank == 0 else None)
             self._told |= {"root": place[0], "port": place[1], "meeting": (place[0], place[2])}
@@ -93,7 +110,7 @@ class Carriers:
             process = subprocess.Popen(
                 [sys.executable, "-m", MODULE, json.dumps(told)],
                 stdin=far.fileno(), stdout=self._log, stderr=self._log, pass_fds=[self.memory],
-                env=environment(role, told),
+                env=environment(role, told) | self._environment,
             )  # fmt: skip
         self._processes.append(process)
         self._lines.append(Line(near))
@@ -118,4 +135,5 @@ def environment(role: str, told: Mapping[str, Any]) -> dict[str, str]:
         "DMLC_PS_ROOT_URI": told["root"],
         "DMLC_PS_ROOT_PORT": str(told["port"]),
         "DMLC_NODE_HOST": told["host"],
+        "DMLC_WORKER_ID": str(told["rank"]),
     }

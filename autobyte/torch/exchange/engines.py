@@ -26,7 +26,7 @@ from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.torch.arguments import AUTO
-from autobyte.torch.exchange.clusters import kvstore
+from autobyte.torch.exchange.clusters import byteps, kvstore
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import Control
 from autobyte.torch.exchange.deadline import Deadline
@@ -115,7 +115,7 @@ Connect = Callable[[Connecting, timedelta], Engine]
 ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers, "ordered": _ordered, "nccl": _nccl}
 
 #: Engines of other libraries, whose processes are started for each training.
-CLUSTERS: dict[str, Connect] = {"kvstore": kvstore}
+CLUSTERS: dict[str, Connect] = {"kvstore": kvstore, "byteps": byteps}
 
 GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
 

@@ -1,25 +1,25 @@
-"""Blocks that MXNet's servers add up: the engines' contract, halves, and keys that are used again."""
+"""Blocks that other libraries' servers add up: the contract, keys that are used again, processes that die."""
 
 import threading
 
 import pytest
 import torch
-from clusters import LIBRARY, WITH_MXNET, carried
+from clusters import WITH_BYTEPS, WITH_MXNET, carried
 
 from autobyte.scheduler.block import Block, Segment
 from autobyte.scheduler.engines import carried as module
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.testing import EngineContract
+from autobyte.torch.exchange import clusters
 
-pytestmark = WITH_MXNET
 
-
+@WITH_MXNET
 class TestKVStore(EngineContract):
     ranks = (2, 3)
 
     def connect(self, buffers: list[Buffers]) -> list[Engine]:
-        return carried(buffers, "MXNet", LIBRARY)
+        return carried(buffers, clusters.mxnet())
 
     def test_uses_keys_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Servers forget none: blocks of one size that are more than the keys wait for each other."""
@@ -59,3 +59,12 @@ class TestKVStore(EngineContract):
             assert said == [f"the {role} of MXNet on rank 0 is gone"]
             ranks.start(1, block)
             ranks.wait_for(lambda: "failed" in ranks.events(1, block))
+
+
+@WITH_BYTEPS
+class TestBytePS(EngineContract):
+    ranks = (2,)
+    steps = 30
+
+    def connect(self, buffers: list[Buffers]) -> list[Engine]:
+        return carried(buffers, clusters.byteps_library())

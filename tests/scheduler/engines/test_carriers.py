@@ -12,7 +12,7 @@ def test_processes_belong_to_this_cluster_alone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("DMLC_ROLE", "worker")
     monkeypatch.setenv("PS_VERBOSE", "2")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    told = {"workers": 3, "root": "10.0.0.1", "port": 9000, "host": "10.0.0.2"}
+    told = {"workers": 3, "root": "10.0.0.1", "port": 9000, "host": "10.0.0.2", "rank": 1}
     ours = environment("server", told)
     assert {name: value for name, value in ours.items() if name.startswith(("DMLC_", "PS_"))} == {
         "DMLC_ROLE": "server",
@@ -21,6 +21,7 @@ def test_processes_belong_to_this_cluster_alone(monkeypatch: pytest.MonkeyPatch)
         "DMLC_PS_ROOT_URI": "10.0.0.1",
         "DMLC_PS_ROOT_PORT": "9000",
         "DMLC_NODE_HOST": "10.0.0.2",
+        "DMLC_WORKER_ID": "1",
     }
     assert ours["PYTHONPATH"].endswith(os.pathsep + "/elsewhere")
     assert ours["PATH"] == os.environ["PATH"]

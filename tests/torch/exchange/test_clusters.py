@@ -11,12 +11,13 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from clusters import WITH_MXNET
+from clusters import WITH_BYTEPS, WITH_MXNET
 from faulty import SMALL, STEPS, by_ddp, make_model, said, state, train
 from ranks import Ranks, on_ranks
 
 import autobyte.torch as ab
 from autobyte.config import Config
+from autobyte.scheduler.engines.carriers import Library
 from autobyte.torch.exchange import clusters
 
 STARTING_S = 60.0
@@ -32,26 +33,28 @@ def wrapped(model: torch.nn.Module, **keywords: Any) -> ab.DistributedOptimizer:
 def test_every_rank_says_what_is_missing() -> None:
     for outcome in Ranks(_without, 2).outcomes():
         assert said(outcome) == (
-            "CommunicationError: rank 1: engine='kvstore' needs MXNet: pip install --no-deps mxnet==1.9.1"
+            "CommunicationError: rank 1: engine='kvstore' needs the package mxnet: pip install --no-deps mxnet==1.9.1"
         )
 
 
 def _without(rank: int) -> None:
     if rank == 0:
-        clusters.mxnet_library = dict  # type: ignore[assignment]
+        clusters.mxnet = lambda: Library("MXNet", "", {}, {})
     else:
         importlib.util.find_spec = lambda *_: None  # type: ignore[assignment]
     wrapped(make_model())
 
 
-@WITH_MXNET
-def test_trains_as_ddp_does() -> None:
+@pytest.mark.parametrize(
+    "engine", [pytest.param("kvstore", marks=WITH_MXNET), pytest.param("byteps", marks=WITH_BYTEPS)]
+)
+def test_trains_as_ddp_does(engine: str) -> None:
     """With one config, with another from the middle on, in rank 0's order, and with bfloat16 on the wire."""
-    for results in on_ranks(_parity, 2, timeout_s=STARTING_S):
+    for results in on_ranks(_parity, 2, engine, timeout_s=2 * STARTING_S):
         assert results == []
 
 
-def _parity(rank: int) -> list[str]:
+def _parity(rank: int, engine: str) -> list[str]:
     reference, wrong = by_ddp(rank), []
     cases: dict[str, tuple[dict[str, Any], float]] = {
         "fused": ({}, 1e-6),
@@ -62,7 +65,7 @@ def _parity(rank: int) -> list[str]:
     for name, (keywords, tolerance) in cases.items():
         recut = keywords.pop("recut", False)
         model = make_model()
-        optimizer = wrapped(model, **keywords)
+        optimizer = wrapped(model, engine=engine, **keywords)
         train(model, optimizer, rank, range(6))
         if recut:
             optimizer.reconfigure(Config(700, 4096, knobs={"fusion": 1.0}))
