@@ -14,6 +14,8 @@ from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.carried import Carried
 from autobyte.scheduler.engines.carriers import Carriers, Library
 
+STARTING_S = 60.0
+
 
 def _is_installed(package: str) -> bool:
     """The folder tests/mxnet has a name alone."""
@@ -36,9 +38,9 @@ def carried(buffers: list[Buffers], library: Library) -> list[Engine]:
         return value
 
     def make(rank: int) -> Carried:
-        share: Callable[[Any], Any] = share_first if rank == 0 else lambda _: shared.get(timeout=20)
+        share: Callable[[Any], Any] = share_first if rank == 0 else lambda _: shared.get(timeout=STARTING_S)
         engine = Carried(buffers[rank], Carriers(library, rank=rank, size=size, host="127.0.0.1", share=share))
-        engine.join(20)
+        engine.join(STARTING_S)
         return engine
 
     with ThreadPoolExecutor(size) as pool:

@@ -9,9 +9,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 Told = Callable[[int], None]  # of a key
 
@@ -48,10 +49,10 @@ class BytePSStore:
         self._lock = threading.Lock()
         if role == "worker":
             _own_shared_memory()
-            from byteps import torch as byteps  # noqa: PLC0415 - where memory is this process's own
+            from byteps.torch import ops  # noqa: PLC0415 - where memory is this process's own
 
-            self._byteps = byteps
-            byteps.init()
+            self._byteps = ops
+            ops.init()
             threading.Thread(target=self._poll, name="autobyte-byteps", daemon=True).start()
 
     def serve(self) -> None:
@@ -65,6 +66,8 @@ class BytePSStore:
             memory: where its values lie.
             dtype: of these.
         """
+        import torch  # noqa: PLC0415 - servers and scheduler do without
+
         self._byteps.declare(f"autobyte.{len(self._keys)}")
         self._keys.append(torch.frombuffer(memory, dtype=getattr(torch, dtype)))
 

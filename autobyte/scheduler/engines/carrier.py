@@ -11,6 +11,7 @@ import queue
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -105,4 +106,9 @@ def _in_thread(run: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:  # whatever it is, the library's threads must not keep this process
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(1)
