@@ -61,6 +61,8 @@ ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 WITH_MXNET := tests/mxnet tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
 WITH_MXNET += tests/test_examples.py::test_digits_are_learned_alike_by_gluon_with_and_without_autobyte
 
+WITH_BYTEPS := tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
+
 # No process, no socket, no clock
 CORE := $(filter-out %_engines.py,$(wildcard tests/scheduler/test_*.py)) tests/scheduler/policies tests/simulator
 CORE += $(addprefix tests/test_,best.py bound.py config.py job.py registry.py retuning.py scenario.py trace.py tuning.py units.py)
@@ -122,6 +124,23 @@ docs: .venv/docs
 
 mxnet: .venv-mxnet/ready
 	$(SAME) .venv-mxnet/bin/python -m pytest $(WITH_MXNET) -n 2 --dist worksteal --durations 5
+
+# Its sources as they are, over a stand-in of CUDA's runtime in host memory: it takes a C++ compiler, and some minutes
+BYTEPS := byteps-0.2.5.post15
+build/$(BYTEPS)/built: tools/byteps/Makefile $(wildcard tools/byteps/stand_in/*) | .venv/test
+	mkdir -p build
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary byteps -d build byteps==0.2.5.post15
+	tar --no-same-owner -xzf build/$(BYTEPS).tar.gz -C build
+	$(MAKE) -j2 -f tools/byteps/Makefile SOURCE=$(CURDIR)/build/$(BYTEPS) PYTHON=$(BIN)/python
+	touch $@
+
+.venv-byteps/ready: build/$(BYTEPS)/built
+	$(call beside,.venv-byteps)
+	cp -r build/$(BYTEPS)/byteps .venv-byteps/lib/python$(VERSION)/site-packages/
+	touch $@
+
+byteps: .venv-byteps/ready
+	$(SAME) .venv-byteps/bin/python -m pytest $(WITH_BYTEPS) -k "BytePS or byteps" --durations 5
 
 format: .venv/test
 	$(BIN)/ruff check --fix .
@@ -205,4 +224,4 @@ record: .venv/test
 		| sed 's/ *$$//' > tests/data/demo.txt
 
 clean:
-	rm -rf .venv .venv-mxnet out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-mxnet .venv-byteps build out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ from floors below its own, and `make check` enforces it.
        bench                     measurements on the testbed: schedulers, policies, grids, calibration
        testbed                   emulated hosts (network namespaces) on links of given rates
     5  integrations              the loops of other libraries: Accelerate, Trainer, Lightning
+       mxnet                     training with MXNet's Gluon
        torch                     training with PyTorch; measuring models and engines
        comparison                tuners or policies side by side, on simulated jobs
        testing                   contract tests for tuners, policies and engines; engines that fail on purpose

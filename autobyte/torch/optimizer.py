@@ -80,7 +80,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             all-reduce on a stream of the GPU, for which no thread waits; or `ordered`, the same on streams in host
             memory, which stands for a GPU and is no faster than `allreduce`. `auto` is `nccl` where the group has
             NCCL and all parameters are on one GPU, else `allreduce`. If `auto` is `nccl`, `policy="auto"` measures
-            both. No GPU has run `nccl` yet.
+            both. No GPU has run `nccl` yet. `kvstore` and `byteps` are for comparison: servers of MXNet and BytePS.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.
