@@ -26,6 +26,7 @@
 # make shaped  the measurements on shaped links in docs/benchmarks.md and docs/tuners.md: root, an idle machine, about three
 #              hours. Remove a file of docs/data to measure it again.
 # make record  what the tests compare with: look at the diff before you commit it
+# make versions  the loops' tests with the oldest releases of Accelerate, transformers and Lightning that are supported
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
 # make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
 #
@@ -72,7 +73,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops gpu mxnet byteps clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops versions gpu mxnet byteps clean
 
 setup: .venv/setup
 
@@ -198,6 +199,10 @@ shaped: .venv/test
 
 loops: .venv/test
 	$(BIN)/python tests/benchmarks/loops.py
+
+versions: .venv/test
+	$(filter-out -c constraints.txt,$(PIP)) --upgrade --no-deps --target out/oldest -r tests/integrations/oldest.txt
+	PYTHONPATH=out/oldest $(BIN)/python -m pytest tests/integrations
 
 gpu:
 	$(GPU_PYTHON) tools/gpu/run.py
