@@ -73,7 +73,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops versions gpu mxnet byteps clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops keras versions gpu mxnet byteps clean
 
 setup: .venv/setup
 
@@ -199,6 +199,9 @@ shaped: .venv/test
 
 loops: .venv/test
 	$(BIN)/python tests/benchmarks/loops.py
+
+keras: .venv/test
+	$(BIN)/python tests/benchmarks/keras_links.py
 
 versions: .venv/test
 	$(filter-out -c constraints.txt,$(PIP)) --upgrade --no-deps --target out/oldest -r tests/integrations/oldest.txt

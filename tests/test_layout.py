@@ -23,9 +23,12 @@ COVERED_BY = {
     "comparison/test_plot.py": "comparison/panels/labels.py comparison/panels/landscape.py comparison/panels/look.py "
     "comparison/panels/regret.py comparison/title.py",
     "comparison/test_policies.py": "cli/policies.py simulator/choose.py",
+    "exchange/test_averaging.py": "exchange/arrays.py exchange/connection.py exchange/spec.py exchange/times.py",
     "features/test_features.py": "features/*",
     "test_explain.py": "cli/explain.py",
     "integrations/test_lightning.py": "integrations/closures.py",
+    "keras/tensorflow/test_model.py": "keras/callbacks.py keras/processes.py keras/wrap.py keras/wrapped.py "
+    "keras/tensorflow/gradients.py keras/tensorflow/tape.py keras/tensorflow/updates.py",
     "models/test_models.py": "models/network.py models/ops.py models/profile.py models/roofline.py "
     "models/transformers.py models/vision.py",
     "nets/test_dataset.py": "nets/collection.py simulator/observe.py",

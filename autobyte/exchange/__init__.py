@@ -13,7 +13,7 @@ Blocks, plans, engines, the session, tuning and its file are those of `autobyte.
 
     averaging.py   Averaging: what a front end calls
     arrays.py      Arrays: the gradients of a step, and what ranks say of it
-    connection.py  Connection: settings that ranks agree on, engine, session, the plan in force
+    connection.py  ArrayConnection: settings that ranks agree on, engine, session, the plan in force
     times.py       ArrayTimes: layer times from the moments at which gradients are complete
     spec.py        ArraySpec: name, layer, shape and dtype of a gradient
 """

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch.distributed as dist
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError, unknown
 from autobyte.exchange.arrays import Array
-from autobyte.exchange.connection import Connection
+from autobyte.exchange.connection import ArrayConnection
 from autobyte.exchange.spec import ArrayLayer, ArraySpec
 from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, check_diagnostics, check_policy, check_space
@@ -35,8 +35,16 @@ _alive: "weakref.WeakSet[Averaging]" = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
-class Settings:
+class AveragingSettings:
     """How gradients travel, and what chooses that; as `autobyte.torch.DistributedOptimizer` has them.
+
+    Args:
+        policy, config, tuner, space, budget, seed, keep, drift: what chooses; `config` is no file here.
+        engine: `allreduce`, `ps`, or one of another package; `auto` is `allreduce`.
+        wire_dtype: what gradients travel as; None as they are.
+        timeout: of every wait.
+        diagnostics: the folder for what is known of a failure; True is the job's own, None is none.
+        on_window: is told of every window on rank 0.
 
     Raises:
         InputError: one is of the wrong kind, unknown, or says what another one contradicts.
@@ -87,8 +95,8 @@ class Averaging:
     >>> averaging.end()
     >>> averaging.wait(0)
 
-    torch.distributed must be initialised. `ready` and `wait` may come from any thread; `end` comes once per step, when
-    every `ready` of the step is over.
+    torch.distributed must be initialised. `ready` and `wait` may come from any thread. `end` comes once per step,
+    when every `ready` is over.
 
     Args:
         name: of the model.
@@ -100,13 +108,15 @@ class Averaging:
         CommunicationError: ranks differ in their models or settings, or do not hear each other.
     """
 
-    def __init__(self, name: str, specs: Sequence[ArraySpec], settings: Settings | None = None) -> None:
-        settings = settings or Settings()
+    def __init__(self, name: str, specs: Sequence[ArraySpec], settings: AveragingSettings | None = None) -> None:
+        settings = settings or AveragingSettings()
+        if not dist.is_initialized():
+            raise InputError("call torch.distributed.init_process_group() before Averaging")
         if dist.get_rank() == 0:
             show_log()
         self.specs = list(specs)
         self._settings = settings
-        self.connection = connection = Connection(
+        self.connection = connection = ArrayConnection(
             name, specs, config=settings.first(dist.get_world_size()), engine=settings.engine,
             wire_dtype=settings.wire_dtype, timeout=settings.timeout, diagnostics=settings.diagnostics,
         )  # fmt: skip
@@ -197,7 +207,7 @@ class Averaging:
 
 def _as_called(layers: Sequence[ArrayLayer]) -> Sequence[CalledLayer]:
     """Layers for tuning, which asks for their names and parameters alone."""
-    return cast(Any, layers)
+    return cast(Sequence[CalledLayer], layers)
 
 
 @atexit.register

@@ -34,7 +34,7 @@ from autobyte.torch.model.planning import agreed_plan
 log = logging.getLogger("autobyte")
 
 
-class Connection:
+class ArrayConnection:
     """One model's communication on one rank. Tuning asks the same of it as of `autobyte.torch`'s `Training`.
 
     Args:
@@ -97,7 +97,7 @@ class Connection:
             diagnostics=known,
         )  # fmt: skip
         made.callback(self.control.close, idle=True)
-        self._agree_on_model(specs)
+        specs = self._agree_on_model(specs)
         self.control.agree("settings", f"{self.config}, {self.engine}, {wire_dtype}; {VARIABLE} {mark()}")
         cluster = Cluster(self.size, self.size if self.engine == "ps" else 0)
         self.job = Job(shape_of(model, specs), cluster, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
@@ -155,17 +155,25 @@ class Connection:
         self.control.agree(f"a plan for {config.label}", plan.digest)
         return plan
 
-    def _agree_on_model(self, specs: Sequence[ArraySpec]) -> None:
-        """Make sure that all ranks train the same; one that refuses its model tells the others."""
+    def _agree_on_model(self, specs: Sequence[ArraySpec]) -> list[ArraySpec]:
+        """Make sure that all ranks train the same; one that refuses its model tells the others.
+
+        Returns:
+            the gradients, named as rank 0 names them: some frameworks number layers by all that a process has made.
+        """
         try:
             check_specs(specs)
         except InputError as error:
             with suppress(CommunicationError):
                 self.control.agree("a model", f"none that can be trained: {error}")
             raise
+        if not self.control.same("; ".join(f"{spec.shape} {spec.dtype}" for spec in specs)):
+            self.control.agree("a model", "; ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs))
+        named = self.control.share([[spec.name, spec.layer] for spec in specs])
+        specs = [spec._replace(name=name, layer=layer) for spec, (name, layer) in zip(specs, named, strict=True)]
         laid = "; ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs)
         self.fingerprint = hashlib.sha256(laid.encode()).hexdigest()[:16]
-        self.control.agree("a model", laid)
+        return specs
 
     def _tell_others(self, error: BaseException) -> None:
         """Raise an alarm, so that ranks that wait for this one hear at once that it has failed."""

@@ -1,4 +1,4 @@
-"""The gradients that travel: name, layer, shape and dtype of each, in the order in which the forward pass uses them."""
+"""The gradients that travel: name, layer, shape and dtype of each, in the order of the forward pass."""
 
 import math
 from collections.abc import Sequence

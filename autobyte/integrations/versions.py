@@ -1,6 +1,7 @@
 """Which versions of the libraries were tried."""
 
 import logging
+from collections.abc import Mapping
 from importlib.metadata import version
 
 from autobyte.errors import InputError
@@ -17,19 +18,26 @@ TRIED = {
 _warned: set[str] = set()
 
 
-def check_version(package: str) -> None:
+def check_version(
+    package: str, *, found: str | None = None, tried: Mapping[str, tuple[str, str]] | None = None
+) -> None:
     """Look at the installed version of a library, once per process.
+
+    Args:
+        package: the library.
+        found: its version; None is what is installed under that name.
+        tried: oldest and newest version by library; None is the table here.
 
     Raises:
         InputError: it is older than what was tried; a newer one is a warning in the log.
     """
-    found, (oldest, newest) = version(package), TRIED[package]
+    found, (oldest, newest) = found or version(package), (tried or TRIED)[package]
     if _minor(found) < _minor(oldest):
         raise InputError(f"{package} {found} is too old, {oldest} works: pip install --upgrade {package}")
     if _minor(found) > _minor(newest) and package not in _warned:
         _warned.add(package)
         log.warning(
-            "%s %s was never tried with AutoByte, %s was: compare the first losses with those of DDP",
+            "%s %s was never tried with AutoByte, %s was: compare the first losses with those of a training without",
             package,
             found,
             newest,

@@ -1,0 +1,185 @@
+"""Gradients as TensorFlow's graph has them: each leaves as soon as it is computed, and its average comes back.
+
+Every gradient has a *stateless* Python function of its own. Stateful operations of a `tf.function` are chained in the
+order in which the program has them: the last layer's gradient, which is computed first, would wait for all others.
+What keeps stateless operations in their places is data alone, so tokens are passed on from each to the next.
+
+- A token that is constant, or a gradient that is, would let TensorFlow run a function once and keep its result. So
+  the first token is read from a variable.
+- A wait holds one of TensorFlow's threads. Its token comes from the wait before, so one waits at a time.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from autobyte.errors import InputError
+from autobyte.exchange.averaging import Averaging, AveragingSettings
+from autobyte.exchange.spec import ArraySpec
+
+log = logging.getLogger("autobyte")
+
+_DONE = 0  # what a token holds
+
+
+class GraphGradients:
+    """The gradients of one set of variables.
+
+    Args:
+        name: of the model.
+        variables: Keras's or TensorFlow's, in the order of the forward pass.
+        settings: how they travel.
+
+    Raises:
+        InputError: variables have no fixed shape, or a dtype that does not travel.
+        CommunicationError: ranks differ in them, or do not hear each other.
+    """
+
+    def __init__(self, name: str, variables: Sequence[Any], settings: AveragingSettings) -> None:
+        self.variables = list(variables)
+        self.specs = specs_of(self.variables)
+        self.averaging = Averaging(name, self.specs, settings)
+        self.failure: BaseException | None = None  # that a function raised within a graph, which hides it
+        self._ids = [id(variable) for variable in self.variables]
+        self._told_sparse: set[int] = set()
+        with tf.init_scope():
+            self._clock = tf.Variable(_DONE, trainable=False, dtype=tf.int32, name="autobyte_clock")
+
+    def check(self, variables: Sequence[Any]) -> None:
+        """Refuse other variables than those that travel.
+
+        Raises:
+            InputError: some were added, or left out, after wrapping.
+        """
+        if [id(variable) for variable in variables] == self._ids:
+            return
+        known = set(self._ids)
+        added = [_path(variable) for variable in variables if id(variable) not in known]
+        if added:
+            raise InputError(
+                f"variable '{added[0]}' was added after the model was wrapped, and its gradient does not travel: "
+                "compile the model and wrap it again"
+            )
+        raise InputError(
+            f"{len(self._ids)} variables were wrapped, and {len(variables)} have gradients, or in another order: "
+            "compile the model and wrap it again"
+        )
+
+    def token(self) -> Any:
+        """What the first function of a step waits for: nothing, but TensorFlow cannot know."""
+        return tf.identity(self._clock)
+
+    def mark(self, moment: Callable[[], None], after: Any) -> Any:
+        """Note a moment, when something is computed.
+
+        Returns:
+            a token, without which the mark is pruned.
+        """
+
+        def note(*_: Any) -> Any:
+            moment()
+            return _token()
+
+        return self._call(note, [after], tf.int32)
+
+    def leave(self, gradients: Sequence[Any], token: Any, *beside: Any) -> Any:
+        """Let gradients travel, each when it is computed, and end the step when all are.
+
+        Args:
+            gradients: one for each variable; None where the loss does not depend on it.
+            token: after which the first may leave.
+            beside: tokens of marks.
+
+        Returns:
+            a token after which averages may be waited for.
+        """
+        left = [
+            self._call(self._ready(place), [self._dense(place, gradient), token], tf.int32)
+            for place, gradient in enumerate(gradients)
+            if gradient is not None
+        ]
+        return self._call(self._end, [token, *left, *beside], tf.int32)
+
+    def come(self, place: int, token: Any) -> tuple[Any, Any]:
+        """The average of a gradient, and the token after which the next one may be waited for."""
+        spec = self.specs[place]
+
+        def wait(_: Any) -> tuple[Any, Any]:
+            return self.averaging.wait(place), _token()
+
+        average, token = self._call(wait, [token], [tf.as_dtype(spec.dtype), tf.int32])
+        average.set_shape(spec.shape)
+        return average, token
+
+    def average(self, gradients: Sequence[Any], *beside: Any) -> list[Any]:
+        """Averages over all ranks; None stays None."""
+        token = self.leave(gradients, self.token(), *beside)
+        averages: list[Any] = []
+        for place, gradient in enumerate(gradients):
+            average = None
+            if gradient is not None:
+                average, token = self.come(place, token)
+            averages.append(average)
+        return averages
+
+    def _ready(self, place: int) -> Callable[..., Any]:
+        def ready(gradient: Any, _: Any) -> Any:
+            self.averaging.ready(place, gradient)
+            return _token()
+
+        return ready
+
+    def _end(self, *_: Any) -> Any:
+        self.averaging.end()
+        return _token()
+
+    def _call(self, action: Callable[..., Any], inputs: Sequence[Any], outputs: Any) -> Any:
+        """Call Python from within the graph; what it raises is kept, because TensorFlow shows its text alone."""
+
+        def run(*arrays: Any) -> Any:
+            try:
+                return action(*arrays)
+            except BaseException as error:
+                self.failure = self.failure or error
+                raise
+
+        return tf.numpy_function(run, inputs, outputs, stateful=False)
+
+    def _dense(self, place: int, gradient: Any) -> Any:
+        """A gradient as a whole array; one of an embedding has the rows of a batch."""
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        if place not in self._told_sparse:
+            self._told_sparse.add(place)
+            spec = self.specs[place]
+            log.info("the gradient of '%s' is sparse: all of its %d elements travel", spec.name, spec.size)
+        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, self.specs[place].shape[0])
+
+
+def specs_of(variables: Sequence[Any]) -> list[ArraySpec]:
+    """Variables as the exchange knows them; those of one layer follow on each other."""
+    names = _unique([_path(variable) for variable in variables])
+    return [
+        ArraySpec(name, name.rpartition("/")[0] or name, tuple(variable.shape), tf.as_dtype(variable.dtype).name)
+        for name, variable in zip(names, variables, strict=True)
+    ]
+
+
+def _path(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Names with a number behind those that were there before."""
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return unique
+
+
+def _token() -> Any:
+    return tf.int32.as_numpy_dtype(_DONE)

@@ -1,0 +1,115 @@
+"""Updates that wait for the next step: each is taken at the head of its graph, before the layer reads the variable.
+
+TensorFlow orders reads and writes of one variable as the program has them, and those of different variables not at
+all. So the first layer computes while the last layer's average is still on its way.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autobyte.errors import InputError
+from autobyte.keras.tensorflow.gradients import GraphGradients
+
+#: Optimizers that update each variable from its own gradient, by `update_step` alone.
+ELEMENTWISE = (
+    keras.optimizers.SGD,
+    keras.optimizers.Adam,
+    keras.optimizers.AdamW,
+    keras.optimizers.RMSprop,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Adadelta,
+    keras.optimizers.Adamax,
+    keras.optimizers.Lion,
+    keras.optimizers.Ftrl,
+)
+
+
+def why_at_once(optimizer: Any, *, eager: bool) -> str:
+    """Why updates cannot wait for the next step; empty if they can."""
+    if eager:
+        return "run_eagerly=True runs operations one after the other"
+    if type(optimizer) not in ELEMENTWISE:
+        return f"{type(optimizer).__name__} is not known to update each variable from its own gradient"
+    if optimizer.global_clipnorm is not None:
+        return "global_clipnorm needs all averages"
+    if optimizer.gradient_accumulation_steps:
+        return "gradient_accumulation_steps updates in some steps alone"
+    if optimizer.use_ema:
+        return "use_ema averages all variables at once"
+    return ""
+
+
+class LateUpdates:
+    """The updates of the step before.
+
+    Args:
+        optimizer: one of `ELEMENTWISE`, built.
+        gradients: whose averages it applies.
+    """
+
+    def __init__(self, optimizer: Any, gradients: GraphGradients) -> None:
+        self._optimizer, self._gradients = optimizer, gradients
+        self._due = tf.Variable(False, trainable=False, name="autobyte_due")
+        self._rate = tf.Variable(0.0, trainable=False, name="autobyte_rate")  # of the step that is due
+        self._take: Callable[[], Any] = tf.function(self.take, autograph=False)
+        self._token: Any = None  # of the updates in the graph that is being made
+
+    def leave(self, gradients: Sequence[Any], *beside: Any) -> None:
+        """Let the gradients of a step travel; their updates are due in the next one.
+
+        Raises:
+            InputError: a variable has none: the graph begins with the updates, and cannot know.
+        """
+        for spec, gradient in zip(self._gradients.specs, gradients, strict=True):
+            if gradient is None:
+                raise InputError(
+                    f"cross_step=True: the loss does not depend on '{spec.name}': freeze it before compile()"
+                )
+        token = self._gradients.token() if self._token is None else self._token
+        ended = self._gradients.leave(gradients, token, *beside)
+        self._token = None
+        self._rate.assign(tf.cast(self._optimizer.learning_rate, tf.float32))
+        self._due.assign(tf.equal(ended, 0))
+
+    def take(self) -> None:
+        """Take the updates that are due, in the order of the forward pass."""
+        due = tf.identity(self._due)
+        token = tf.cast(due, tf.int32)  # no constant, see `GraphGradients`
+        for place in range(len(self._gradients.variables)):
+            token = tf.cond(due, self._update_of(place, token), lambda token=token: token)
+        iterations = self._optimizer.iterations
+        iterations.assign_add(tf.cast(due, iterations.dtype))
+        self._due.assign(False)
+        self._token = token  # no gradient of this step leaves before averages of the last one are taken
+
+    def flush(self) -> None:
+        """Take the updates that are due now, between two steps."""
+        self._take()
+        self._token = None
+
+    def _update_of(self, place: int, token: Any) -> Callable[[], Any]:
+        variable, optimizer = self._gradients.variables[place], self._optimizer
+
+        def update() -> Any:
+            average, after = self._gradients.come(place, token)
+            if optimizer.loss_scale_factor is not None:
+                average = average / optimizer.loss_scale_factor
+            (average,) = optimizer._clip_gradients([average])
+            self._decay(variable)
+            optimizer.update_step(average, variable.value, self._rate)
+            if variable.constraint is not None:
+                variable.assign(variable.constraint(variable))
+            return after
+
+        return update
+
+    def _decay(self, variable: Any) -> None:
+        """Decay a weight as Keras does, with the rate of the step that is due."""
+        optimizer, held = self._optimizer, variable.value
+        if optimizer.weight_decay is None or not optimizer._use_weight_decay(held):
+            return
+        decay, rate = tf.cast(optimizer.weight_decay, held.dtype), tf.cast(self._rate, held.dtype)
+        held.assign_sub(held * decay * rate)

@@ -1,0 +1,60 @@
+"""What `distribute` returns: a model whose gradients are averaged, until it is closed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from autobyte.torch.tuning.report import Report
+
+
+class Wrapped(ABC):
+    """A model that `distribute` has taken in hand. It has the same methods on every backend, and on a single rank.
+
+    >>> wrapped = ab.distribute(model)
+    >>> model.fit(...)
+    >>> print(wrapped.report())
+    >>> wrapped.close()
+    """
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Take every update that is due: afterwards weights are what the last step made of them. Not collective."""
+
+    @abstractmethod
+    def report(self) -> Report | None:
+        """What was tried, won and spent; None on a single rank."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Take the last updates, let go of threads and sockets, and leave the model as it was without AutoByte."""
+
+
+class Alone(Wrapped):
+    """A model on a single rank: there is nothing to average."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def report(self) -> None:
+        """Know nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Overrides:
+    """Methods of an object that are replaced on this object alone, and put back."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[Any, str]] = []
+
+    def set(self, owner: Any, name: str, method: Callable[..., Any]) -> None:
+        """Replace a method, beside Keras's tracking of attributes: saving sees the object as it was."""
+        vars(owner)[name] = method
+        self._replaced.append((owner, name))
+
+    def remove(self) -> None:
+        """Put all methods back."""
+        for owner, name in self._replaced:
+            vars(owner).pop(name, None)
+        self._replaced.clear()

@@ -1,0 +1,184 @@
+"""Averages of NumPy arrays, by index, as a front end without `torch.nn` asks for them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import Ranks, on_ranks
+
+from autobyte.config import Config
+from autobyte.errors import InputError
+from autobyte.exchange import ArraySpec, Averaging
+from autobyte.exchange.averaging import AveragingSettings
+from autobyte.exchange.spec import check_specs, layers_of, shape_of
+from autobyte.exchange.times import ArrayTimes
+from autobyte.torch.exchange.control import CommunicationError
+
+SPECS = [
+    ArraySpec("first/kernel", "first", (30, 20), "float32"),
+    ArraySpec("first/bias", "first", (20,), "float32"),
+    ArraySpec("last/kernel", "last", (20, 3), "float64"),
+]
+SMALL = Config(400, 800)  # many blocks
+
+
+def gradients(rank: int, step: int) -> list[Any]:
+    rng = np.random.default_rng([rank, step])
+    return [rng.normal(size=spec.shape).astype(spec.dtype) for spec in SPECS]
+
+
+def step_of(averaging: Averaging, mine: list[Any]) -> list[Any]:
+    """A step whose last gradient is complete first."""
+    averaging.begin()
+    averaging.loss()
+    for place in reversed(range(len(mine))):
+        averaging.ready(place, mine[place])
+    averaging.end()
+    return [averaging.wait(place) for place in range(len(mine))]
+
+
+def farthest(rank: int, settings: dict[str, Any], folder: str) -> dict[str, Any]:
+    keep = None if settings.get("tuner") is None else Path(folder) / "kept.toml"
+    named = [spec._replace(name=f"{spec.name}_{rank}") for spec in SPECS]  # as Keras numbers layers by process
+    averaging = Averaging("arrays", named, AveragingSettings(**settings, keep=keep, diagnostics=None))
+    worst, steps = 0.0, 60 if keep else 20
+    for step in range(steps):
+        averages = step_of(averaging, gradients(rank, step))
+        wanted = [(a + b) / 2 for a, b in zip(gradients(0, step), gradients(1, step), strict=True)]
+        worst = max(worst, *(float(np.abs(a - b).max()) for a, b in zip(averages, wanted, strict=True)))
+        assert [a.shape for a in averages] == [spec.shape for spec in SPECS]
+    report = averaging.report()
+    averaging.close()
+    averaging.close()
+    return {"worst": worst, "trials": len(report.trials), "kept": bool(keep and keep.exists())}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"config": SMALL}, {"config": SMALL, "engine": "ps"}, {"tuner": "random", "budget": 2}],
+    ids=["allreduce", "ps", "tuned"],
+)
+def test_averages_are_means_over_ranks(settings: dict[str, Any], tmp_path: Path) -> None:
+    first, second = on_ranks(farthest, 2, settings, str(tmp_path))
+    assert max(first["worst"], second["worst"]) <= 1e-7
+    if "tuner" in settings:
+        assert first["trials"] >= 1
+        assert first["kept"]
+
+
+def something_wrong(rank: int, what: str) -> str:
+    specs = SPECS
+    if what == "another model" and rank:
+        specs = [*SPECS[:2], ArraySpec("last/kernel", "last", (20, 4), "float64")]
+    config = Config(800, 800) if what == "another setting" and rank else SMALL
+    settings = AveragingSettings(config=config, keep=None, timeout=timedelta(seconds=3), diagnostics=None)
+    try:
+        averaging = Averaging("arrays", specs, settings)
+        mine = gradients(rank, 0)
+        step_of(averaging, mine)
+        if what == "twice":
+            averaging.ready(0, mine[0])
+            averaging.ready(0, mine[0])
+        if what == "uneven":
+            averaging.ready(0, mine[0])
+            if rank:
+                averaging.ready(1, mine[1])
+            averaging.end()
+        if what == "killed" and rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "stopped" and rank:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        for step in range(3):
+            step_of(averaging, gradients(rank, step))
+    except CommunicationError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("another model", ("have a model unlike rank 0's", "last/kernel (20, 3) float64")),
+        ("another setting", ("have settings unlike rank 0's",)),
+        ("twice", ("rank 0, step 1", "tensor 'first/kernel' has a second gradient")),
+        ("uneven", ("rank 0, step", "tensor 'first/bias' had a gradient on 1 of 2 ranks")),
+        ("killed", ("rank 0, step 1", "no word from rank 1")),
+        ("stopped", ("rank 0, step 1", "tensor 'first/kernel'", "no word from rank 1")),
+    ],
+)
+def test_what_goes_wrong_is_a_line_in_time(what: str, words: tuple[str, ...]) -> None:
+    began_s = time.monotonic()
+    ranks = Ranks(something_wrong, 2, what)
+    try:
+        said = ranks._outcome(0)
+    finally:
+        ranks.kill()
+    for each in words:
+        assert each in said
+    assert time.monotonic() - began_s < 30
+
+
+def test_specs_that_cannot_travel_are_named() -> None:
+    for specs, words in (
+        ([], "no trainable variable"),
+        ([SPECS[0], SPECS[0]], "two variables are named 'first/kernel'"),
+        ([ArraySpec("ids", "ids", (3,), "int32")], "variable 'ids' is int32"),
+        ([ArraySpec("late", "late", (None, 3), "float32")], "variable 'late' has no fixed shape"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InputError, match=words):
+            check_specs(specs)
+    assert layers_of(SPECS) == {"first": [0, 1], "last": [2]}
+    layers = shape_of("arrays", SPECS).layers
+    assert [[tensor.numel for tensor in layer.tensors] for layer in layers] == [[600, 20], [60]]
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    for settings, words in (
+        ({"policy": "nothing"}, "unknown policy"),
+        ({"tuner": "nothing"}, "unknown tuner"),
+        ({"policy": "auto", "tuner": "random"}, "chooses its own config"),
+        ({"config": "autobyte.toml"}, "config must be a Config"),
+        ({"timeout": 3}, "timeout must be a timedelta"),
+    ):
+        with pytest.raises(InputError, match=words):
+            AveragingSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_ranks_must_have_met() -> None:
+    with pytest.raises(InputError, match="before Averaging"):
+        Averaging("arrays", SPECS)
+
+
+def test_layer_times_are_those_of_the_moments() -> None:
+    now = [10.0]
+    times = ArrayTimes([[0, 1], [2]], clock=lambda: now[0])
+
+    def at(moment_s: float, event: Any, *arguments: Any) -> None:
+        now[0] = moment_s
+        event(*arguments)
+
+    at(10.0, times.begin)
+    times.wait(1.0)
+    at(14.0, times.loss)
+    at(15.0, times.complete, 2)
+    at(16.0, times.complete, 0)
+    at(17.0, times.complete, 1)
+    times.wait(5.0)  # behind the loss: of no forward pass
+    forward, backward = times.seconds() or ([], [])
+    assert np.allclose(backward, [2.0, 1.0])
+    assert np.allclose(forward, [2.0, 1.0])  # 14 − 10 − 1 s, shared as the backward pass is
+    assert times.seconds() is None
+
+
+def test_importing_autobyte_loads_no_framework() -> None:
+    names = ("torch", "tensorflow", "keras")
+    script = f"import sys, autobyte; print([name for name in {names} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,321 @@
+"""Checks of Keras on TensorFlow; each runs on two ranks, in a process that `keras_ranks` starts."""
+
+import io
+import os
+import signal
+import sys
+import time
+from contextlib import redirect_stdout
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+import torch
+from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of
+from keras_ranks import load
+
+import autobyte.keras as ab
+
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(3)
+torch.set_num_threads(1)
+ab.rank()  # lets ranks find each other
+
+
+def all_reduce(_model: Any, _variables: Any, gradients: list[Any]) -> list[Any]:
+    """One call with all gradients, when the last is computed."""
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    means = tf.numpy_function(lambda *arrays: [mean_of(each) for each in arrays], dense, [g.dtype for g in dense])
+    for mean, gradient in zip(means, dense, strict=True):
+        mean.set_shape(gradient.shape)
+    return list(means)
+
+
+def sgd(**more: Any) -> Any:
+    return keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=1.0, **more)
+
+
+def adamw(**more: Any) -> Any:
+    return keras.optimizers.AdamW(0.01, weight_decay=0.1, clipvalue=0.5, **more)
+
+
+def warmup() -> Any:
+    return ab.LearningRateWarmup(0.05, warmup_epochs=1.5)
+
+
+@cache
+def reference(kind: str) -> Any:
+    model = average_after_backward(compiled(make_model(0), {"sgd": sgd, "adamw": adamw}[kind]()), all_reduce)
+    fit(model, ab.rank(), [warmup()])
+    return flat(model)
+
+
+def parity(kind: str, **arguments: Any) -> dict[str, Any]:
+    """Ranks begin with different weights, of which rank 0's count."""
+    model = compiled(make_model(ab.rank()), {"sgd": sgd, "adamw": adamw}[kind]())
+    wrapped = ab.distribute(model, keep=None, **arguments)
+    fit(model, ab.rank(), [warmup()])
+    found = alike(flat(model), reference(kind))
+    report = wrapped.report()
+    wrapped.close()
+    return found | {"exposed_s": report.exposed_s, "steps": wrapped._gradients.averaging.connection.progress.steps}
+
+
+def sgd_allreduce(rank: int) -> Any:
+    return parity("sgd", engine="allreduce")
+
+
+def sgd_ps_cross(rank: int) -> Any:
+    return parity("sgd", engine="ps", cross_step=True)
+
+
+def adamw_allreduce_cross(rank: int) -> Any:
+    return parity("adamw", engine="allreduce", cross_step=True)
+
+
+def everything_at_once(rank: int) -> Any:
+    """What needs all averages, or counts steps, and several steps in a call."""
+    made = []
+    for wrap in (False, True):
+        optimizer = keras.optimizers.SGD(0.05, global_clipnorm=0.5, gradient_accumulation_steps=2)
+        model = compiled(make_model(0), optimizer, steps_per_execution=5)
+        if wrap:
+            wrapped = ab.distribute(model, keep=None, cross_step=True)  # which cannot be
+        else:
+            average_after_backward(model, all_reduce)
+        fit(model, rank)
+        made.append(flat(model))
+    wrapped.close()
+    return alike(made[1], made[0])
+
+
+def mixed_precision(rank: int) -> Any:
+    """Float16 with a loss scale that is too large at first: all ranks leave out the same steps."""
+    made, scales = [], []
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        for wrap in (False, True):
+            inner = keras.optimizers.SGD(0.05)
+            optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**17)
+            model = compiled(make_model(0), optimizer)
+            if wrap:
+                wrapped = ab.distribute(model, keep=None)
+            else:
+                average_after_backward(model, all_reduce)
+            fit(model, rank)
+            made.append(flat(model))
+            scales.append(float(optimizer.dynamic_scale))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    wrapped.close()
+    return alike(made[1], made[0]) | {"scales": scales}
+
+
+def eager_and_tape(rank: int) -> Any:
+    """A loop of one's own, in a graph and not, against `fit`; ranks begin alike by `broadcast_variables`."""
+    model, optimizer = make_model(rank), sgd()
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    ab.broadcast_variables(model.weights)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        tape = ab.DistributedGradientTape(tape)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    graph, (x, y), rates = tf.function(step), data(rank), []
+    for number in range(20):
+        progress = min(1.0, (number // 10 + (number % 10 + 1) / 10) / 1.5)
+        optimizer.learning_rate = 0.05 / 2 * (1 + progress)
+        rates.append(progress)
+        at = slice(number % 10 * 8, number % 10 * 8 + 8)
+        (graph if number % 2 else step)(tf.constant(x[at]), tf.constant(y[at]))
+    return alike(flat(model), reference("sgd"))
+
+
+def flushed(rank: int) -> Any:
+    """With updates that wait, whoever reads weights gets the last one; files load without AutoByte. A tuner is on."""
+    seen: list[Any] = []
+    windows: list[Any] = []
+
+    class Epochs(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append((flat(self.model), int(self.model.optimizer.iterations)))
+
+    model = compiled(make_model(0), sgd())
+    file = Path.cwd() / "kept.toml"
+    wrapped = ab.distribute(model, cross_step=True, tuner="random", budget=1, keep=file, on_window=windows.append)
+    history = fit(model, rank, [ab.MetricAverage(), Epochs()])
+    x, y = data(rank)
+    model.train_on_batch(x[:8], y[:8])
+    model.train_on_batch(x[8:16], y[8:16])
+    path, loaded = Path.cwd() / "model.keras", []
+    if rank == 0:
+        loss = model.evaluate(x, y, verbose=0)[0]
+        model.save(path)
+        again = keras.models.load_model(path)
+        same = [np.array_equal(flat(again), flat(model)), abs(again.evaluate(x, y, verbose=0)[0] - loss) < 1e-6]
+        loaded = [*map(bool, same), type(again.optimizer).__name__, int(again.optimizer.iterations)]
+    report = wrapped.report()
+    wrapped.close()
+    return {
+        "iterations": [count for _, count in seen] + [int(model.optimizer.iterations)],
+        "moved": bool(np.abs(seen[0][0] - seen[1][0]).max() > 0),
+        "loaded": loaded,
+        "losses": [float(loss) for loss in history.history["loss"]],
+        "put back": sorted(set(vars(model)) & {"fit", "train_step", "save"}),
+        "windows": len(windows),
+        "report": [report.tuner, report.model, report.workers],
+    }
+
+
+class Sleeping(keras.layers.Layer):
+    """A weight whose gradient takes 50 ms; what happens is noted with its time."""
+
+    def __init__(self, moments: list[tuple[str, int, float]], number: int) -> None:
+        super().__init__()
+        self._note = lambda what: moments.append((what, number, time.monotonic()))
+
+    def build(self, shape: Any) -> None:
+        self.weight = self.add_weight(shape=(1,), initializer="zeros")
+
+    def call(self, signal: Any) -> Any:
+        def forward(signal: Any, _: Any) -> Any:
+            self._note("forward")
+            return signal
+
+        def backward(upstream: Any) -> Any:
+            time.sleep(0.05)
+            return upstream, np.zeros(1, np.float32)
+
+        @tf.custom_gradient
+        def pause(signal: Any, weight: Any) -> Any:
+            out = tf.numpy_function(forward, [signal, weight], tf.float32, stateful=False)
+            out.set_shape(signal.shape)
+
+            def gradients(upstream: Any) -> Any:
+                made = tf.numpy_function(backward, [upstream], [tf.float32, tf.float32], stateful=False)
+                made[0].set_shape(signal.shape)
+                made[1].set_shape(weight.shape)
+                return made
+
+            return out, gradients
+
+        return pause(signal, self.weight.value)
+
+
+def overlap(rank: int) -> dict[str, float]:
+    """How long before the first layer's the last gradient leaves, and what its average lets wait (s)."""
+    moments: list[tuple[str, int, float]] = []
+    model = keras.Sequential([keras.Input((1,)), *(Sleeping(moments, number) for number in range(3))])
+    model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    wrapped = ab.distribute(model, keep=None, cross_step=True)
+    averaging = wrapped._gradients.averaging
+    ready, wait = averaging.ready, averaging.wait
+
+    def noted(place: int, gradient: Any) -> None:
+        moments.append(("ready", place, time.monotonic()))
+        ready(place, gradient)
+
+    def slow(place: int) -> Any:
+        time.sleep(0.2 if place == 2 else 0.0)
+        average = wait(place)
+        moments.append(("average", place, time.monotonic()))
+        return average
+
+    averaging.ready, averaging.wait = noted, slow
+    model.fit(np.ones((3, 1)), np.ones((3, 1)), batch_size=1, verbose=0, shuffle=False)
+    wrapped.close()
+    at = {}
+    for what, number, moment_s in moments[-9 - 3 :]:  # of the last step, with the averages of its flush
+        at.setdefault((what, number), moment_s)
+    return {
+        "leaves": at["ready", 0] - at["ready", 2],
+        "first waits": at["average", 2] - at["forward", 0],
+        "last waits": at["forward", 2] - at["average", 2],
+    }
+
+
+def refusals(rank: int) -> Any:
+    """What cannot be used is one line, on every rank, and nothing is left under way."""
+    said: dict[str, str] = {}
+
+    def refused(what: str, call: Any) -> None:
+        try:
+            call()
+            said[what] = "nothing"
+        except Exception as error:
+            said[what] = f"{type(error).__name__}: {error}"
+
+    model = make_model(0)
+    refused("not compiled", lambda: ab.distribute(model))
+    refused("not built", lambda: ab.distribute(compiled(keras.Sequential([keras.layers.Dense(2)]), "sgd")))
+    refused("no model", lambda: ab.distribute(torch.nn.Linear(2, 2)))
+    foreign = type("Model", (), {"__module__": "keras.src.models.model"})  # as another backend's would be
+    refused("another backend", lambda: ab.distribute(foreign()))
+    refused("a layer", lambda: ab.distribute(keras.layers.Dense(2)))
+    refused("jit", lambda: ab.distribute(compiled(model, "sgd", jit_compile=True)))
+    refused("engine", lambda: ab.distribute(compiled(model, "sgd"), engine="nccl"))
+    refused("tape", lambda: ab.DistributedGradientTape(None, cross_step=True))
+    other = make_model(0) if rank else keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    refused("another model", lambda: ab.distribute(compiled(other, "sgd"), timeout=timedelta(seconds=20)))
+    wrapped = ab.distribute(compiled(model, "sgd"), keep=None)
+    compiled(model, "sgd")
+    refused("compiled again", lambda: fit(model, rank))
+    wrapped.close()
+    model = compiled(make_model(0), sgd())
+    wrapped = ab.distribute(model, keep=None)
+    model.get_layer("frozen").trainable = True
+    refused("thawed", lambda: fit(model, rank))
+    wrapped.close()
+    return said
+
+
+def example(rank: int) -> list[str]:
+    """What the example prints, plain and on two ranks, under the variables that torchrun sets."""
+    script = load(Path(__file__).parents[3] / "examples" / "train_keras.py")
+    said = io.StringIO()
+    with redirect_stdout(said):
+        for words in ([["--plain"]] if rank == 0 else []) + [["--autobyte", "--cross-step"]]:
+            sys.argv = ["train_keras.py", *words, "--epochs", "3"]
+            script.main()
+    return said.getvalue().splitlines()
+
+
+def wrong_in_graph(rank: int) -> Any:
+    """What goes wrong in a function of ours within the graph keeps its own text and type."""
+    model = compiled(make_model(0), sgd())
+    wrapped = ab.distribute(model, keep=None, timeout=timedelta(seconds=10))
+
+    def broken(place: int) -> Any:
+        raise RuntimeError(f"no average for {place} today")
+
+    wrapped._gradients.averaging.wait = broken
+    try:
+        fit(model, rank)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        wrapped.close()
+
+
+def killed(rank: int) -> Any:
+    """A rank that ends in the middle of `fit`; comes last."""
+
+    class Ends(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if rank == 1 and batch == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    model = compiled(make_model(0), sgd())
+    ab.distribute(model, keep=None, timeout=timedelta(seconds=20), diagnostics=None)
+    began_s = time.monotonic()
+    try:
+        fit(model, rank, [Ends()])
+    except Exception as error:
+        return {"said": f"{type(error).__name__}: {error}", "after_s": time.monotonic() - began_s}

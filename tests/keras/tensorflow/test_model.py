@@ -1,0 +1,85 @@
+"""Keras on TensorFlow: what averaging after backward gives, with gradients that leave from within the graph."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import keras_ranks
+import pytest
+
+pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+
+CHECKS = Path(__file__).parent / "checks.py"
+PARITY = ("sgd_allreduce", "sgd_ps_cross", "adamw_allreduce_cross", "everything_at_once")
+OTHERS = (
+    "mixed_precision",
+    "eager_and_tape",
+    "flushed",
+    "overlap",
+    "example",
+    "refusals",
+    "wrong_in_graph",
+    "killed",
+)
+
+
+def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> None:
+    """One launch, because importing TensorFlow takes longer than most checks."""
+    first, second = keras_ranks.run_checks(CHECKS, [*PARITY, *OTHERS], tmp_path, backend="tensorflow")
+    said = "".join((tmp_path / f"rank{rank}.log").read_text()[-2000:] for rank in range(2))
+    assert "killed" in first, said
+    for found in (first, second):
+        for name in (*PARITY, *OTHERS[:-1]):
+            assert not str(found[name]).startswith("raised"), f"{name}: {found[name]}"
+        for name in (*PARITY, "eager_and_tape", "mixed_precision"):
+            assert found[name]["apart"] <= 1e-6, f"{name}: {found[name]}"
+            assert found[name]["ranks"], name
+        for name in PARITY[:-1]:
+            assert found[name]["steps"] == 20, name
+        theirs, ours = found["mixed_precision"]["scales"]
+        assert ours == theirs
+        check_flushed(found["flushed"])
+        check_refusals(found["refusals"])
+        assert found["overlap"]["leaves"] > 0.08, "gradients leave while layers below compute theirs"
+        assert found["overlap"]["first waits"] > 0.1, "the first layer computes before the last average is there"
+        assert found["overlap"]["last waits"] > 0, "and the last one afterwards"
+        assert found["wrong_in_graph"] == "RuntimeError: no average for 0 today"
+    assert first["flushed"]["losses"] == second["flushed"]["losses"], "MetricAverage"
+    assert first["flushed"]["loaded"] == [True, True, "SGD", 22]
+    assert first["flushed"]["report"] == ["random", "small", 2]
+    assert first["flushed"]["windows"] >= 1
+    check_example(first["example"])
+    assert second["example"] == []
+    assert first["killed"]["said"].startswith("CommunicationError: rank 0, step")
+    assert "no word from rank 1" in first["killed"]["said"]
+    assert first["killed"]["after_s"] < 40
+
+
+def check_flushed(found: dict[str, Any]) -> None:
+    assert found["iterations"] == [10, 20, 22]
+    assert found["moved"]
+    assert found["put back"] == []
+
+
+def check_example(said: list[str]) -> None:
+    """After three of six epochs; two ranks take half as many steps as one."""
+    found = [re.match(r"(\w+), (\d) ranks: ([\d.]+)% of the test images right", line) for line in said]
+    assert [(each[1], each[2]) for each in found if each] == [("plain", "1"), ("AutoByte", "2")]
+    assert all(float(each[3]) > 75 for each in found if each), said
+
+
+def check_refusals(said: dict[str, str]) -> None:
+    for what, words in (
+        ("not compiled", "InputError: model 'small' is not compiled"),
+        ("not built", "is not built: give it an Input"),
+        ("no model", "say distribute(model) with a keras.Model, got Linear"),
+        ("another backend", "got Model, whose Keras is another one than is loaded now"),
+        ("a layer", "with a keras.Model, got Dense"),
+        ("jit", "say jit_compile=False"),
+        ("engine", "engine='nccl' needs autobyte.torch"),
+        ("tape", "DistributedGradientTape: "),
+        ("another model", "CommunicationError: ranks [1] have a model unlike rank 0's"),
+        ("compiled again", "compile() was called after distribute()"),
+        ("thawed", "was added after the model was wrapped"),
+    ):
+        assert words in said[what], f"{what}: {said[what]}"

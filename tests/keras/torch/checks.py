@@ -1,0 +1,87 @@
+"""Checks of Keras on torch; each runs on two ranks, in a process that `keras_ranks` starts."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of
+
+import autobyte.keras as ab
+
+torch.set_num_threads(1)
+ab.rank()  # lets ranks find each other
+
+
+def all_reduce(_model: Any, _variables: Any, gradients: list[Any]) -> list[Any]:
+    return [torch.from_numpy(mean_of(gradient.numpy())) for gradient in gradients]
+
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=1.0),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipvalue=0.5),
+}
+
+
+def parity(kind: str, rank: int, **arguments: Any) -> Any:
+    """Ranks begin with different weights, of which rank 0's count."""
+    theirs = average_after_backward(compiled(make_model(0), OPTIMIZERS[kind]()), all_reduce)
+    fit(theirs, rank)
+    ours = compiled(make_model(rank), OPTIMIZERS[kind]())
+    wrapped = ab.distribute(ours, keep=None, **arguments)
+    fit(ours, rank, [ab.MetricAverage(), ab.BroadcastGlobalVariables()])
+    found = alike(flat(ours), flat(theirs)) | {"steps": wrapped._stepped._mode.steps}
+    wrapped.close()
+    return found
+
+
+def sgd_allreduce(rank: int) -> Any:
+    return parity("sgd", rank, engine="allreduce")
+
+
+def adamw_ps(rank: int) -> Any:
+    return parity("adamw", rank, engine="ps", cross_step=True)
+
+
+def saved(rank: int) -> Any:
+    """Files load without AutoByte, and `evaluate` sees the last update."""
+    model = compiled(make_model(0), "adam")
+    wrapped = ab.distribute(model, keep=None)
+    fit(model, rank)
+    path = Path.cwd() / f"torch{rank}.keras"
+    model.save(path)
+    x, y = data(rank)
+    loss = model.evaluate(x, y, verbose=0)[0]
+    wrapped.close()
+    again = keras.models.load_model(path)
+    return [bool(np.array_equal(flat(again), flat(model))), abs(again.evaluate(x, y, verbose=0)[0] - loss) < 1e-6]
+
+
+def refusals(rank: int) -> Any:
+    """One line each, before ranks wait for each other."""
+    said: dict[str, str] = {}
+
+    def refused(what: str, call: Any) -> None:
+        try:
+            call()
+            said[what] = "nothing"
+        except Exception as error:
+            said[what] = f"{type(error).__name__}: {error}"
+
+    model = make_model(0)
+    refused("tape", lambda: ab.DistributedGradientTape(None))
+    refused("jit", lambda: ab.distribute(compiled(model, "sgd", jit_compile=True)))
+    wrapped = ab.distribute(compiled(model, "sgd"), keep=None)
+    model.get_layer("frozen").trainable = True
+    refused("thawed", lambda: fit(model, rank))
+    compiled(model, "sgd")
+    refused("compiled again", lambda: fit(model, rank))
+    wrapped.close()
+    backend, version = keras.backend.backend, keras.__version__
+    keras.backend.backend = lambda: "jax"
+    refused("jax", lambda: ab.distribute(model))
+    keras.backend.backend, keras.__version__ = backend, "3.4.0"
+    refused("old", lambda: ab.distribute(model))
+    keras.__version__ = version
+    return said
