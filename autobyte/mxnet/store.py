@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from autobyte.errors import InputError
 from autobyte.exchange import ArraySpec, Averaging
-from autobyte.exchange.averaging import Settings
+from autobyte.exchange.averaging import AveragingSettings
 from autobyte.mxnet.dependencies import Release, hold, memory
 from autobyte.torch.exchange.control import CommunicationError, Control
 from autobyte.torch.exchange.training import name_for
@@ -34,7 +34,7 @@ class KVStore(mx.kv.KVStoreBase):  # type: ignore[misc] # MXNet has no types
     first step is averaged at once, and shows which parameters have gradients.
 
     Args:
-        settings: of `autobyte.exchange.averaging.Settings`: policy, config, tuner, engine, timeout, say.
+        settings: of `autobyte.exchange.averaging.AveragingSettings`: policy, config, tuner, engine, timeout, say.
 
     Raises:
         InputError: a setting cannot be used.
@@ -43,7 +43,7 @@ class KVStore(mx.kv.KVStoreBase):  # type: ignore[misc] # MXNet has no types
     def __init__(self, **settings: Any) -> None:
         if not dist.is_initialized():
             dist.init_process_group("gloo")
-        self._settings = Settings(**settings)
+        self._settings = AveragingSettings(**settings)
         ranks = list(range(dist.get_world_size()))
         self._control = Control(
             f"{name_for(ranks)}/mxnet", rank=dist.get_rank(), ranks=ranks, timeout=self._settings.timeout
