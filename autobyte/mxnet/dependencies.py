@@ -62,7 +62,7 @@ def _on_run(_context: int, complete: int, number: int) -> None:
     callback, engine, parameter = (ctypes.c_void_p * 3).from_address(complete)
     with _lock:
         begin = _waiting.pop(number)
-    begin(lambda: _Run(callback)(engine, parameter, None))
+    begin(lambda: _Run(callback or 0)(engine, parameter, None))
 
 
 _run = _Run(_on_run)
