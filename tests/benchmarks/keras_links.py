@@ -1,11 +1,11 @@
-"""Keras on TensorFlow on slow links: AutoByte, averaging after backward, and MultiWorkerMirroredStrategy.
+"""Keras on TensorFlow on slow links: AutoByte, and averaging after backward: `make keras`.
 
 It needs root, an idle machine, the extras keras and testbed, and TensorFlow. A profile's layers sleep for its times,
 scaled to 0.3 s a step, and have sizes for which communication takes 1.1 times as long. Compute is emulated;
 communication, the graph and SGD are real.
 
-One launch per way, because a strategy of TensorFlow's is made before anything else. Rank 0 times steps of `fit` by
-when batches begin; the first do not count, because AutoByte measures and plans in them.
+One launch per way. Rank 0 times steps of `fit` by when batches begin; the first do not count, because AutoByte
+measures and plans in them.
 
     python tests/benchmarks/keras_links.py [--models vgg16,resnet50] [--rate 1Gbit] [--hosts 4] [--repeats 2]
 """
@@ -28,26 +28,21 @@ from autobyte.testbed import Testbed
 from autobyte.testbed.load import MOST_CORES, OtherLoad
 from autobyte.units import parse_rate
 
-WAYS = ("after", "strategy", "autobyte", "crossing")
+WAYS = ("after", "autobyte", "crossing")
 NAMES = {
     "after": "averaging after backward",
-    "strategy": "MultiWorkerMirroredStrategy",
     "autobyte": "AutoByte",
     "crossing": "AutoByte, cross_step",
 }
 COMPUTE_S, RATIO = 0.3, 1.1  # of a step, and communication over it
 STEPS, SKIPPED = 45, 20  # of each run, and of those the first, which do not count
-LEAST_AFTER, LEAST_STRATEGY, MOST_BOUND = 1.15, 1.1, 1.15  # what is to be reached; the last with cross_step
+LEAST, MOST_BOUND = 1.15, 1.15  # gain over averaging after backward; times the bound, with cross_step
 LIMIT_S = 300.0  # of a launch
 
 
 def train(way: str, name: str, size: float) -> None:
     """Be one rank: train in a way, and print the times of steps."""
     os.environ |= {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    rank, workers = int(os.environ["RANK"]), os.environ["KERAS_HOSTS"].split(",")
-    if way == "strategy":
-        task = {"type": "worker", "index": rank}
-        os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
     import keras  # noqa: PLC0415, TensorFlow reads the variables above
     import numpy as np  # noqa: PLC0415
     import tensorflow as tf  # noqa: PLC0415
@@ -101,23 +96,15 @@ def train(way: str, name: str, size: float) -> None:
         model.compile(keras.optimizers.SGD(1e-3), loss="mse", jit_compile=False)
         return model
 
-    if way == "strategy":
-        with tf.distribute.MultiWorkerMirroredStrategy().scope():
-            model = model_of()
-    else:
-        model = model_of()
-        _wrap(model, way)
+    model = model_of()
+    _wrap(model, way)
     began: list[float] = []
     clock = keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda _, logs=None: began.append(time.perf_counter())
     )
     rows = tf.data.Dataset.from_tensors((np.zeros((1, 1), "float32"), np.zeros((1, 1), "float32"))).repeat()
-    if way == "strategy":
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        rows = rows.with_options(options)
-    model.fit(rows, steps_per_epoch=STEPS + 1, verbose=0, callbacks=[clock])
-    if rank == 0:
+    model.fit(rows, steps_per_epoch=STEPS + 1, verbose=0, shuffle=False, callbacks=[clock])
+    if os.environ["RANK"] == "0":
         times = [after - before for before, after in pairwise(began)]
         print(json.dumps({"way": way, "step_s": times[SKIPPED:]}), flush=True)
 
@@ -156,8 +143,7 @@ def _wrap(model: Any, way: str) -> None:
 def measure(testbed: Testbed, way: str, name: str, size: float) -> list[float]:
     """Launch a way; times of steps (s)."""
     command = [sys.executable, __file__, "--rank-of", way, "--models", name, "--size", repr(size)]
-    workers = ",".join(f"{testbed.address(host)}:12345" for host in range(testbed.hosts))
-    with testbed.start(command, env={"KERAS_HOSTS": workers, "CUDA_VISIBLE_DEVICES": ""}) as launch:
+    with testbed.start(command, env={"CUDA_VISIBLE_DEVICES": ""}) as launch:
         lines = launch.wait(timeout_s=LIMIT_S)[0].output.splitlines()
     (found,) = [json.loads(line)["step_s"] for line in lines if line.startswith('{"way"')]
     return list(found)
@@ -205,11 +191,7 @@ def _reached(medians: dict[str, float], least_s: float) -> bool:
     ours = min((medians[way] for way in ("autobyte", "crossing") if way in medians), default=None)
     if ours is None:
         return True
-    return (
-        medians.get("after", float("inf")) >= LEAST_AFTER * ours
-        and medians.get("strategy", float("inf")) >= LEAST_STRATEGY * ours
-        and medians.get("crossing", 0.0) <= MOST_BOUND * least_s
-    )
+    return medians.get("after", float("inf")) >= LEAST * ours and medians.get("crossing", 0.0) <= MOST_BOUND * least_s
 
 
 if __name__ == "__main__":
