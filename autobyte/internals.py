@@ -277,14 +277,19 @@ class OwnReducer:
         )
         self._logger = Logger(self._reducer)
         self._reducer.set_logger(self._logger)
+        with torch.enable_grad():
+            self._ends = [end for end in map(_accumulator, each) if end is not None]
+
+    def adds(self) -> bool:
+        """Whether the backward pass that calls a hook in this thread adds to a gradient: `autograd.grad` does not."""
+        try:
+            return any(map(torch._C._will_engine_execute_node, self._ends))
+        except RuntimeError:  # it derives with respect to a parameter, and says so in no other way
+            return False
 
     def expect(self) -> None:
         """Gradients that become complete from now on are averaged, each once."""
         self._reducer.prepare_for_backward([])
-
-    def times(self) -> list[int]:
-        """When each gradient was last complete, as a number that no other pass has; it tells whether any was."""
-        return self._reducer.get_backward_stats()
 
     def missing(self) -> list[int]:
         """Places of gradients that a pass which has begun has not completed; none of a pass that is over.
@@ -310,7 +315,14 @@ class OwnReducer:
 
     def remove(self) -> None:
         """Take its hooks off the parameters."""
+        self._ends = []
         self._reducer._remove_autograd_hooks()
+
+
+def _accumulator(parameter: Tensor) -> Any:
+    """The node of autograd's that adds to a gradient; None of a parameter that needs none."""
+    node = parameter.view_as(parameter).grad_fn
+    return None if node is None else node.next_functions[0][0]
 
 
 class _Sums(dist.ProcessGroup):
@@ -358,12 +370,6 @@ class _Sum(Work):
         """Wait for it."""
         self._future.wait()
         return True
-
-
-def forget_hooks(parameter: nn.Parameter) -> None:
-    """Let autograd look for no hooks on a gradient once the last one is removed: else it goes on calling Python."""
-    if not parameter._post_accumulate_grad_hooks:
-        parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
 
 
 def backward_pass() -> int:

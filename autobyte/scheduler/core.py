@@ -83,7 +83,7 @@ class Core:
         self._advance(block, BlockState.STARTED, BlockState.SENT)
         self._in_flight -= block.nbytes
         if self._follows is BlockState.SENT and self._follower[block.index] >= 0:
-            self._release(self._follower[block.index])
+            self._reduced(block)
         return self._start()
 
     def done(self, block: Block) -> list[Block]:
@@ -91,7 +91,7 @@ class Core:
         self._advance(block, BlockState.SENT, BlockState.DONE)
         self._undone -= 1
         if self._follows is BlockState.DONE and self._follower[block.index] >= 0:
-            self._release(self._follower[block.index])
+            self._reduced(block)
             return self._start()
         self._finish_step()
         return []
@@ -132,6 +132,7 @@ class Core:
         self._position = 0  # in the sequence, where the plan has one
         self._in_flight = 0
         self._undone = len(self._blocks)
+        self._scatters = 0 if self._sequence is not None else self._plan.awaited_scatters  # that are not over
         self._closed = False
 
     def _mark(self, tensor: int) -> bool:
@@ -153,12 +154,21 @@ class Core:
             heapq.heappush(self._queue, self._rank[index])
         return True
 
+    def _reduced(self, scatter: Block) -> None:
+        """A reduce-scatter is over: its all-gather may go."""
+        self._scatters = max(0, self._scatters - 1)
+        self._release(self._follower[scatter.index])
+
     def _start(self) -> list[Block]:
-        """Take blocks from the head of the line while there is credit; none overtakes a more urgent one."""
+        """Take blocks from the head of the line while there is credit; none overtakes a more urgent one.
+
+        While the norm of gradients that are clipped waits for reduce-scatters, an all-gather fills an idle link, and
+        nothing else: whatever it is beside would be late.
+        """
         started: list[Block] = []
         if self._plan.overlap is Overlap.NONE and not self._closed:
             return started
-        while (block := self._head()) is not None and self._fits(block.nbytes):
+        while (block := self._head()) is not None and self._fits(block):
             if self._sequence is None:
                 heapq.heappop(self._queue)
             else:
@@ -176,13 +186,15 @@ class Core:
         index = self._sequence[self._position]
         return self._blocks[index] if self._state[index] is BlockState.READY else None
 
-    def _fits(self, nbytes: int) -> bool:
+    def _fits(self, block: Block) -> bool:
         credit = self._plan.credit_bytes
+        if self._in_flight and self._scatters and self._follower[block.index] < 0:
+            return False
         if credit is None or self._in_flight == 0:
             return True  # a block larger than the credit still goes
         if self._plan.rule is CreditRule.SOFT:
             return self._in_flight < credit
-        return self._in_flight + nbytes <= credit
+        return self._in_flight + block.nbytes <= credit
 
     def _advance(self, block: Block, before: BlockState, after: BlockState) -> None:
         if self._state[block.index] is not before:

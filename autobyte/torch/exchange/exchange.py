@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import forget_hooks, is_profiled, is_shared
+from autobyte.internals import is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
@@ -127,6 +127,8 @@ class Exchange:
     def hand_over(self, make: Callable[[Callable[[], None]], Reduction]) -> None:
         """Let gradients go by PyTorch's reducer from the next step on; all ranks must between the same two steps.
 
+        Autograd goes on to look for hooks on a parameter that has had one: nothing of Python's makes it stop.
+
         Args:
             make: the reduction, of what it is to call when a bucket is about to travel.
 
@@ -136,8 +138,6 @@ class Exchange:
         self._session.rest()
         for hook in self._hooks:
             hook.remove()
-        for parameter in self.parameters.values():
-            forget_hooks(parameter)
         self._hooks = []
         self._buffers.recut()
         self.reduction = make(self._begin_once)
@@ -159,14 +159,19 @@ class Exchange:
         self.plan, self._enter = plan, enter
 
     def close(
-        self, *, given_up: bool = False, joined: bool = False, clips: bool = False, ahead: bool = False
+        self,
+        *,
+        given_up: bool = False,
+        joined: bool = False,
+        clips: tuple[float, float] | None = None,
+        ahead: bool = False,
     ) -> None:
         """No more gradients come in this step: send those that are left, and zeros for those that never came.
 
         Args:
             given_up: no update will follow.
             joined: this rank has no inputs left, and takes part with zeros.
-            clips: this rank clips the gradients by their norm.
+            clips: what this rank clips the gradients to, and p of their norm; None if it does not.
             ahead: of `step()`: until `check_untouched` is called, the user may still change gradients.
 
         Raises:
@@ -235,20 +240,25 @@ class Exchange:
         """
         return self._tallies.clipped_by_all()
 
-    def norm(self, *, limit: float | None, kind: float | None) -> float | None:
+    def norm(self, kind: float | None) -> float | None:
         """The norm of all averages of the closed step, none of which need be in place. Collective.
 
+        Where messages tell norms, nothing else is waited for: that ranks clip alike is looked at a step later,
+        because counts would come last, behind all-gathers.
+
         Args:
-            limit, kind: what this rank clips to, and p of its norm; None for a rank whose inputs have ended.
+            kind: p of this rank's norm; None for a rank whose inputs have ended.
 
         Returns:
             the norm; None if the step began without knowing which.
 
         Raises:
-            CommunicationError: shares do not come within the timeout, or ranks clip to different norms.
+            CommunicationError: shares do not come within the timeout, or some ranks clip, and others do not.
         """
-        self._session.wait_reduced()
         shares = self._buffers.shares
+        if not shares.of_all:
+            self.clipped_by_all()
+        self._session.wait_reduced()
         if shares.over is not None and self._buffers.streams is not None:
             try:
                 self._buffers.streams.wait(shares.over)
@@ -256,11 +266,11 @@ class Exchange:
                 self._session.fail(self._session.located(first_line(error)))
                 self._session.check()
         try:
-            total = norm_of_all(shares, self._control, limit=limit, kind=kind, step=self.steps - 1)
+            total = shares.norm() if shares.of_all else norm_of_all(shares, self._control)
         except CommunicationError as error:
             self._session.fail(error, names_silent=True)
             raise
-        return total if kind is None or kind == shares.kind else None
+        return total if kind in (None, shares.kind) else None
 
     @property
     def steps(self) -> int:
@@ -284,6 +294,8 @@ class Exchange:
 
         Nobody waits: `close` has had the counts of these steps.
         """
+        if self.reduction is not None:
+            self.reduction.end()
         return self._tallies.heard()
 
     def forget(self) -> None:
