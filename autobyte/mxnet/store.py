@@ -20,7 +20,7 @@ from autobyte.torch.exchange.training import name_for
 Array = npt.NDArray[Any]
 
 
-class KVStore(mx.kv.KVStoreBase):  # type: ignore[misc] # MXNet has no types
+class KVStore(mx.kv.KVStoreBase):
     """Averages gradients over all ranks; workers update.
 
     >>> store = KVStore(engine="kvstore")
