@@ -67,16 +67,20 @@ class Core:
         """Where a block is in the current step."""
         return self._state[block]
 
-    def ready(self, tensor: int) -> list[Block]:
-        """A gradient is complete on this rank.
+    def ready(self, *tensors: int) -> list[Block]:
+        """Gradients are complete on this rank, one after the other.
 
         Raises:
-            SchedulingError: it already was, in this step; or `end_step` has closed the step.
+            SchedulingError: one already was, in this step; or `end_step` has closed the step.
         """
-        if self._closed or self._complete[tensor]:
-            why = "after its step was closed" if self._closed else "twice in one step"
-            raise SchedulingError(f"tensor '{self._plan.job.gradients.names[tensor]}' became ready {why}")
-        return self._start() if self._mark(tensor) else []
+        started: list[Block] = []
+        for tensor in tensors:
+            if self._closed or self._complete[tensor]:
+                why = "after its step was closed" if self._closed else "twice in one step"
+                raise SchedulingError(f"tensor '{self._plan.job.gradients.names[tensor]}' became ready {why}")
+            if self._mark(tensor):
+                started += self._start()
+        return started
 
     def sent(self, block: Block) -> list[Block]:
         """A block has left this rank: its credit returns. A ring has its sums, so its all-gather may go."""
@@ -139,9 +143,12 @@ class Core:
         """A tensor is there; whether a block has become ready."""
         self._complete[tensor] = True
         self._incomplete -= 1
-        released = False
+        missing, released = self._missing, False
         for index in self._blocks_of[tensor]:
-            released |= self._release(index)
+            if missing[index] > 1:  # as `_release` does, without a call
+                missing[index] -= 1
+            else:
+                released |= self._release(index)
         return released
 
     def _release(self, index: int) -> bool:
