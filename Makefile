@@ -10,6 +10,8 @@
 # make bench   benchmarks with their ratios, and the tests of the paper's scripts; needs an idle machine
 # make faults  what goes wrong in training, on every engine, tuned and not: docs/faults.md; 10 minutes
 # make night  make faults, random programs, worlds and delays: more than make test has
+# make mxnet   the engine kvstore, and the store for Gluon, with MXNet in an environment of its own
+# make byteps  the engine byteps over BytePS, built from its source distribution in an environment of its own
 # make format  fix what a tool can fix
 #
 # Make results again
@@ -36,6 +38,13 @@ BIN := .venv/bin
 # what it compiled: else each of the tests' processes would compile all of PyTorch again
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+QUIET := --quiet --disable-pip-version-check --no-compile
+define beside
+	$(BIN)/python -m venv $(1)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])" > $(1)/lib/python$(VERSION)/site-packages/beside.pth
+	echo $(CURDIR) >> $(1)/lib/python$(VERSION)/site-packages/beside.pth
+endef
+VERSION = $(shell $(BIN)/python -c "import sys; print('%d.%d' % sys.version_info[:2])")
 GPU_PYTHON ?= $(firstword $(wildcard $(BIN)/python) python3)
 DEMO := out/demo
 # One thread and no AVX-512, so that numbers are the same on every CPU: a search may depend on the last digit
@@ -49,6 +58,12 @@ ALONE := $(addprefix tests/testbed/test_testbed_,calibration.py grid.py links.py
 ALONE += tests/test_demo.py
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
+# With MXNet beside PyTorch; without it they are skipped
+WITH_MXNET := tests/mxnet tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
+WITH_MXNET += tests/test_examples.py::test_digits_are_learned_alike_by_gluon_with_and_without_autobyte
+
+WITH_BYTEPS := tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
+
 # No process, no socket, no clock
 CORE := $(filter-out %_engines.py,$(wildcard tests/scheduler/test_*.py)) tests/scheduler/policies tests/simulator
 CORE += $(addprefix tests/test_,best.py bound.py config.py job.py registry.py retuning.py scenario.py trace.py tuning.py units.py)
@@ -58,7 +73,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops keras versions gpu clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops keras versions gpu mxnet byteps clean
 
 setup: .venv/setup
 
@@ -100,6 +115,33 @@ check: .venv/test
 
 docs: .venv/docs
 	$(SITE)
+
+# Beside PyTorch and all that tests need, which .venv has: MXNet and its like want an older NumPy, and get on with this one
+.venv-mxnet/ready: Makefile | .venv/test
+	$(call beside,.venv-mxnet)
+	.venv-mxnet/bin/python -m pip install $(QUIET) --no-deps mxnet==1.9.1 graphviz==0.8.4
+	.venv-mxnet/bin/python -m pip install $(QUIET) requests
+	touch $@
+
+mxnet: .venv-mxnet/ready
+	$(SAME) .venv-mxnet/bin/python -m pytest $(WITH_MXNET) -n 2 --dist worksteal --durations 5
+
+# Its sources as they are, over a stand-in of CUDA's runtime in host memory: it takes a C++ compiler, and some minutes
+BYTEPS := byteps-0.2.5.post15
+build/$(BYTEPS)/built: tools/byteps/Makefile $(wildcard tools/byteps/stand_in/*) | .venv/test
+	mkdir -p build
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary byteps -d build byteps==0.2.5.post15
+	tar --no-same-owner -xzf build/$(BYTEPS).tar.gz -C build
+	$(MAKE) -j2 -f tools/byteps/Makefile SOURCE=$(CURDIR)/build/$(BYTEPS) PYTHON=$(BIN)/python
+	touch $@
+
+.venv-byteps/ready: build/$(BYTEPS)/built
+	$(call beside,.venv-byteps)
+	cp -r build/$(BYTEPS)/byteps .venv-byteps/lib/python$(VERSION)/site-packages/
+	touch $@
+
+byteps: .venv-byteps/ready
+	$(SAME) .venv-byteps/bin/python -m pytest $(WITH_BYTEPS) -k "BytePS or byteps" --durations 5
 
 format: .venv/test
 	$(BIN)/ruff check --fix .
@@ -192,4 +234,4 @@ record: .venv/test
 		| sed 's/ *$$//' > tests/data/demo.txt
 
 clean:
-	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-mxnet .venv-byteps build out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ from floors below its own, and `make check` enforces it.
        bench                     measurements on the testbed: schedulers, policies, grids, calibration
        testbed                   emulated hosts (network namespaces) on links of given rates
     5  keras                     training with Keras 3, on TensorFlow or PyTorch
+       mxnet                     training with MXNet's Gluon
        exchange                  averages of arrays, for front ends of other frameworks
        integrations              the loops of other libraries: Accelerate, Trainer, Lightning
        torch                     training with PyTorch; measuring models and engines

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from clusters import WITH_MXNET
 from loops import IMPORTS
 from optuna.trial import TrialState
 from ranks import on_ranks
@@ -91,6 +92,21 @@ def test_digits_are_learned_alike_with_ddp_and_autobyte() -> None:
         assert name == {"--ddp": "DDP", "--autobyte": "AutoByte"}[how]
     assert right["--autobyte"] == right["--ddp"]
     assert float(right["--autobyte"]) > 90
+
+
+@WITH_MXNET
+def test_digits_are_learned_alike_by_gluon_with_and_without_autobyte() -> None:
+    right = []
+    for way in (["--plain"], ["--autobyte"], ["--autobyte", "--engine", "kvstore"]):
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = subprocess.run(
+            [*words, EXAMPLES / "train_mxnet.py", *way],
+            check=True, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        right += re.findall(r"^(?:plain|autobyte): ([\d.]+) % of 360 new digits right", done.stdout, re.MULTILINE)
+    assert len(right) == 3
+    assert len(set(right)) == 1, right
+    assert float(right[0]) > 90
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from autobyte.exchange.arrays import Array
 from autobyte.exchange.connection import ArrayConnection
 from autobyte.exchange.spec import ArrayLayer, ArraySpec
 from autobyte.scheduler.policies import POLICIES
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER, check_diagnostics, check_policy, check_space
+from autobyte.torch.arguments import AUTO, BYTESCHEDULER, SERVED, check_diagnostics, check_policy, check_space
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.log import show_log
 from autobyte.torch.model.layers import CalledLayer
@@ -84,7 +84,9 @@ class AveragingSettings:
         """The config that training begins with."""
         if self.policy == AUTO:
             return DEFAULT
-        return self.config or begin_with(self.policy, workers=workers, servers=self.engine == "ps", space=self.space)
+        return self.config or begin_with(
+            self.policy, workers=workers, servers=self.engine in SERVED, space=self.space
+        )
 
 
 class Averaging:

@@ -20,7 +20,7 @@ from autobyte.exchange.times import ArrayTimes
 from autobyte.job import ITEMSIZE, Cluster, Job
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.arguments import AUTO
+from autobyte.torch.arguments import AUTO, SERVED
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.engines import STREAMS, connector
@@ -99,7 +99,7 @@ class ArrayConnection:
         made.callback(self.control.close, idle=True)
         specs = self._agree_on_model(specs)
         self.control.agree("settings", f"{self.config}, {self.engine}, {wire_dtype}; {VARIABLE} {mark()}")
-        cluster = Cluster(self.size, self.size if self.engine == "ps" else 0)
+        cluster = Cluster(self.size, self.size if self.engine in SERVED else 0)
         self.job = Job(shape_of(model, specs), cluster, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
         self.largest = sum(spec.size * ITEMSIZE[spec.dtype] for spec in specs)  # bytes of any payload
         plan = self._plan(self.job, self.config, None)

@@ -53,8 +53,9 @@ class EngineContract:
         ]
         for size in self.ranks:
             for dtype in DTYPES:
-                for segments in kinds:
-                    with self._network(size, dtype=dtype) as ranks:
+                with self._network(size, dtype=dtype) as ranks:
+                    for segments in kinds:
+                        ranks.renew()
                         expected = ranks.averages(segments)
                         ranks.move(_block(0, segments))
                         ranks.compare(expected, _eps(dtype))
@@ -62,8 +63,9 @@ class EngineContract:
     def test_compresses_on_the_wire(self) -> None:
         """Gradients travel as halves, and arrive in their own dtype."""
         for wire_dtype in ("float16", "bfloat16"):
-            for segments in [(Segment(0, 10, 777),), (Segment(0, 0, 1000), Segment(1, 0, 5))]:
-                with self._network(self.ranks[-1], wire_dtype=wire_dtype) as ranks:
+            with self._network(self.ranks[-1], wire_dtype=wire_dtype) as ranks:
+                for segments in [(Segment(0, 10, 777),), (Segment(0, 0, 1000), Segment(1, 0, 5))]:
+                    ranks.renew()
                     expected = ranks.averages(segments)
                     ranks.move(_block(0, segments))
                     ranks.compare(expected, _eps(wire_dtype))

@@ -19,6 +19,7 @@ from autobyte.scheduler.policies import POLICIES, check_ranges, check_sizes
 from autobyte.tuners import TUNERS
 
 AUTO, BYTESCHEDULER = "auto", "bytescheduler"
+SERVED = ("ps", "kvstore", "byteps")  # engines with parameter servers
 ALONE_S = 10.0  # after which a rank under torchrun says what rank 0 has not said
 TINY, MOST_BLOCKS = 1000, 100_000  # bytes of a partition; beyond, a step takes minutes
 HALVES: dict[Any, Any] = {torch.bfloat16: "bf16", torch.float16: "fp16"}

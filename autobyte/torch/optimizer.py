@@ -21,7 +21,16 @@ from torch.optim import Optimizer
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.internals import has_compiled_part, is_making_state, is_unscaling, untraced
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER, HALVES, check, check_diagnostics, check_space, rank_0_speaks
+from autobyte.torch.arguments import (
+    AUTO,
+    BYTESCHEDULER,
+    HALVES,
+    SERVED,
+    check,
+    check_diagnostics,
+    check_space,
+    rank_0_speaks,
+)
 from autobyte.torch.exchange.admission import is_off, is_rank_0
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.training import Training
@@ -71,7 +80,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             all-reduce on a stream of the GPU, for which no thread waits; or `ordered`, the same on streams in host
             memory, which stands for a GPU and is no faster than `allreduce`. `auto` is `nccl` where the group has
             NCCL and all parameters are on one GPU, else `allreduce`. If `auto` is `nccl`, `policy="auto"` measures
-            both. No GPU has run `nccl` yet.
+            both. No GPU has run `nccl` yet. `kvstore` and `byteps` are for comparison: servers of MXNet and BytePS.
         servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
             stand beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.
@@ -162,7 +171,7 @@ class DistributedOptimizer(Optimizer, Joinable):
                 raise InputError("parameters of this optimizer are wrapped already: close() that wrapper first")
         size = dist.get_world_size(process_group)
         listeners = Listeners(self)
-        begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine == "ps", space=space)
+        begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine in SERVED, space=space)
         given = config if isinstance(config, Config) else None
         file = None if config is None or given is not None else Path(str(config))
         connect = partial(

@@ -26,6 +26,7 @@ from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.engines.streams import HostStreams, Streams
 from autobyte.torch.arguments import AUTO
+from autobyte.torch.exchange.clusters import byteps, kvstore
 from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import Control
 from autobyte.torch.exchange.deadline import Deadline
@@ -112,6 +113,10 @@ HOST_MEMORY = "allreduce"  # the engine that moves gradients of every device, by
 Connect = Callable[[Connecting, timedelta], Engine]
 
 ENGINES: dict[str, Connect] = {"allreduce": _all_reduce, "ps": _servers, "ordered": _ordered, "nccl": _nccl}
+
+#: Engines of other libraries, whose processes are started for each training.
+CLUSTERS: dict[str, Connect] = {"kvstore": kvstore, "byteps": byteps}
+
 GROUP = "autobyte.engines"  # of entry points: name = "package.module:connect"
 
 #: Engines that are ordered on a device, and its streams.
@@ -214,11 +219,11 @@ def connector(engine: str) -> Connect:
     Raises:
         InputError: no such engine, or it cannot be loaded.
     """
-    if engine in ENGINES:
-        return ENGINES[engine]
+    if engine in ENGINES or engine in CLUSTERS:
+        return ENGINES.get(engine) or CLUSTERS[engine]
     others = {point.name: point for point in entry_points(group=GROUP)}
     if engine not in others:
-        raise unknown("engine", engine, [AUTO, *ENGINES, *others])
+        raise unknown("engine", engine, [AUTO, *ENGINES, *CLUSTERS, *others])
     try:
         found: Connect = others[engine].load()
     except (ImportError, AttributeError) as error:

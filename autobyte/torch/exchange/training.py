@@ -28,7 +28,7 @@ from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.arguments import AUTO, rank_0_speaks
+from autobyte.torch.arguments import AUTO, SERVED, rank_0_speaks
 from autobyte.torch.exchange.admission import travelling
 from autobyte.torch.exchange.connect import connect, own_address
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
@@ -176,7 +176,7 @@ class Training:
             self.control.rollcall.include(self.servers)
         elif servers is not None:
             raise InputError(f"servers= is for engine='ps', not for '{engine}'")
-        cluster = Cluster(self.size, min(self.size, len(self.servers)) if engine == "ps" else 0)
+        cluster = Cluster(self.size, min(self.size, len(self.servers)) if engine in SERVED else 0)
         shape = unmeasured(type(model).__name__, parameters.items())
         self.largest = sum(p.numel() * max(p.element_size(), 2) for p in parameters.values())  # bytes of any payload
         self._cannot_halve = ""  # why there is nothing that moves halves of all-reduces

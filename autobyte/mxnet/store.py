@@ -1,0 +1,206 @@
+"""A store for `gluon.Trainer` that averages gradients by AutoByte's blocks."""
+
+import queue
+import threading
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from autobyte.errors import InputError
+from autobyte.exchange import ArraySpec, Averaging
+from autobyte.exchange.averaging import AveragingSettings
+from autobyte.mxnet.dependencies import Release, hold, memory
+from autobyte.torch.exchange.control import CommunicationError, Control
+from autobyte.torch.exchange.training import name_for
+
+Array = npt.NDArray[Any]
+
+
+class KVStore(mx.kv.KVStoreBase):
+    """Averages gradients over all ranks; workers update.
+
+    >>> store = KVStore(engine="kvstore")
+    >>> trainer = gluon.Trainer(net.collect_params(), "adam", kvstore=store)
+    >>> trainer.step(batch_size)               # of this rank: gradients are averaged, not added up
+    >>> store.close()
+
+    A proxy in MXNet's dependency engine holds each gradient, once the backward pass has computed it, until its
+    average is in place. What `Trainer` issues next waits for that: an update for its gradients, and the next forward
+    pass for the updates of its layers. So communication crosses the step boundary without changes to the loop. The
+    first step is averaged at once, and shows which parameters have gradients.
+
+    Args:
+        settings: of `autobyte.exchange.averaging.AveragingSettings`: policy, config, tuner, engine, timeout, say.
+
+    Raises:
+        InputError: a setting cannot be used.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        self._settings = AveragingSettings(**settings)
+        ranks = list(range(dist.get_world_size()))
+        self._control = Control(
+            f"{name_for(ranks)}/mxnet", rank=dist.get_rank(), ranks=ranks, timeout=self._settings.timeout
+        )
+        self._specs: dict[Any, ArraySpec] = {}  # by the key of a parameter that has gradients
+        self._places: dict[Any, int] = {}
+        self.averaging: Averaging | None = None
+        self._asked: set[Any] = set()  # keys of the step that is under way
+        self._lock = threading.Lock()
+        self._complete = 0  # gradients in this step
+        self._held: list[tuple[mx.nd.NDArray, Release] | None] = []
+        self._steps: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for each that was ended
+        self._error: Exception | None = None
+        self._waiter = threading.Thread(target=self._wait, name="autobyte-mxnet", daemon=True)
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._control.rank
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes train."""
+        return self._control.size
+
+    @property
+    def type(self) -> str:
+        """With `dist` in it, from which `Trainer` knows that ranks differ."""
+        return "dist_autobyte"
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """Servers have no optimizer."""
+        return False
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Send rank 0's parameter to all. Collective; `Trainer` calls it once for each."""
+        travelling = torch.from_numpy(_single(value, key).asnumpy())
+        self._control.broadcast(travelling)
+        for each in out if isinstance(out, list) else [out]:
+            each[:] = mx.nd.array(travelling.numpy(), dtype=each.dtype)
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Let a gradient be averaged in place, when it is computed.
+
+        Raises:
+            InputError: the parameters with gradients are not those of the first step.
+            CommunicationError: averages of an earlier step could not be made.
+        """
+        gradient = _single(value, key)
+        if self._error is not None:
+            raise self._error
+        if self.averaging is None:
+            if key not in self._specs:
+                self._first(key, gradient)
+                return
+            self._begin()
+        if key in self._asked:
+            missing = next(each for each in self._specs if each not in self._asked)
+            raise InputError(
+                f"{self._specs[missing].name} had a gradient in the first step, and has none in this one"
+            )
+        if key not in self._specs:
+            raise InputError(f"parameter {key} has a gradient, and had none in the first step: make another store")
+        self._asked.add(key)
+        if len(self._asked) == len(self._specs):
+            self._asked.clear()
+        place = self._places[key]
+        hold(gradient, lambda release: self._on_complete(place, gradient, release), priority)
+
+    def close(self) -> None:
+        """Wait for what is under way, and let go of threads and sockets.
+
+        Raises:
+            CommunicationError: averages of the last step could not be made.
+        """
+        mx.nd.waitall()
+        if self.averaging is not None:
+            self._steps.put(False)
+            self._waiter.join()
+            self.averaging.close()
+        self._control.close(idle=True)
+        if self._error is not None:
+            raise self._error
+
+    def _first(self, key: Any, gradient: mx.nd.NDArray) -> None:
+        """Average a gradient of the first step, at once."""
+        values = torch.from_numpy(gradient.asnumpy())
+        gradient[:] = mx.nd.array(self._control.gather(values).mean(dim=0).numpy(), dtype=gradient.dtype)
+        name = f"parameter {key}"
+        self._specs[key] = ArraySpec(name, name, gradient.shape, str(np.dtype(gradient.dtype)))
+
+    def _begin(self) -> None:
+        """Connect, when the first step has shown what travels. Collective."""
+        self._places = {key: place for place, key in enumerate(self._specs)}
+        self._held = [None] * len(self._specs)
+        self.averaging = Averaging("gluon", list(self._specs.values()), self._settings)
+        self._waiter.start()
+
+    def _on_complete(self, place: int, gradient: mx.nd.NDArray, release: Release) -> None:
+        """In a thread of MXNet's: a gradient is computed, and held."""
+        averaging = self.averaging
+        assert averaging is not None, "proxies are left after it is made"
+        self._held[place] = gradient, release
+        try:
+            if self._error is None:
+                averaging.ready(place, memory(gradient))
+            with self._lock:  # after `ready`: several of these threads come here at once
+                self._complete += 1
+                last = self._complete == len(self._places)
+                if last:
+                    self._complete = 0
+            if last:
+                if self._error is None:
+                    averaging.end()
+                self._steps.put(True)
+        except Exception as error:  # raised in the thread that trains, at its next call
+            self._fail(error)
+
+    def _wait(self) -> None:
+        """Release gradients as their averages arrive, in the order in which the next step needs them."""
+        averaging = self.averaging
+        assert averaging is not None, "the thread begins after it is made"
+        while self._steps.get():
+            for place in range(len(self._places)):
+                try:
+                    if self._error is None:
+                        average = averaging.wait(place)
+                        self._release(place, average.reshape(-1))
+                        continue
+                except CommunicationError as error:
+                    self._fail(error)
+                self._release(place, None)
+
+    def _release(self, place: int, average: Array | None) -> None:
+        with self._lock:
+            held, self._held[place] = self._held[place], None
+        if held is not None:
+            gradient, release = held
+            if average is not None:
+                np.copyto(memory(gradient), average)
+            release()
+
+    def _fail(self, error: Exception) -> None:
+        """Let the loop go on to its next call, which raises."""
+        self._error = self._error or error
+        for place in range(len(self._held)):
+            self._release(place, None)
+
+
+def _single(value: Any, key: Any) -> mx.nd.NDArray:
+    """The array of a process that has one device.
+
+    Raises:
+        InputError: it has several.
+    """
+    arrays = value if isinstance(value, list) else [value]
+    if len(arrays) > 1:
+        raise InputError(f"parameter {key} is on {len(arrays)} devices; start one process for each")
+    return arrays[0]

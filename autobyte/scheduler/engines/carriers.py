@@ -1,0 +1,139 @@
+"""The processes of one rank that carry blocks, and serve, for a library of parameter servers."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import torch
+
+from autobyte.scheduler.engines.lines import Line
+
+MODULE = "autobyte.scheduler.engines.carrier"
+ENDING_S = 5.0
+
+
+class Library(NamedTuple):
+    """A library of parameter servers.
+
+    Args:
+        name: for messages.
+        path: of MXNet's shared library; empty is BytePS.
+        wide: what travels instead of a dtype that its servers do not add up.
+        environment: what its processes read beside what ps-lite does.
+    """
+
+    name: str
+    path: str
+    wide: Mapping[torch.dtype, torch.dtype]
+    environment: dict[str, str]
+
+
+class Carriers:
+    """Starts a carrier and a server on every rank, and a scheduler on the first.
+
+    Args:
+        library: of the servers.
+        rank, size: of this process among those that train.
+        host: the address of this host that others reach.
+        share: gives the first rank's value to all; collective.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        *,
+        rank: int,
+        size: int,
+        host: str,
+        share: Callable[[Any], Any],
+    ) -> None:
+        self.what, self.wide = library.name, library.wide
+        self._rank = rank
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._lines: list[Line] = []
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this
+        self.memory = os.memfd_create("autobyte")
+        self._environment = library.environment
+        self._told = {"library": library.path, "rank": rank, "workers": size, "host": host, "memory": self.memory}
+        try:
+            place = share(self._schedule(host) if rank == 0 else None)
+            self._told |= {"root": place[0], "port": place[1], "meeting": (place[0], place[2])}
+            self._launch("server")
+            self.line = self._launch("worker")
+        except BaseException:
+            self.close()
+            raise
+
+    def last_words(self) -> str:
+        """What is known of the end of the carrier."""
+        with suppress(subprocess.TimeoutExpired):
+            self._processes[-1].wait(ENDING_S)
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        told = f": {lines[-1]:.200}" if lines else ""
+        status = self._processes[-1].returncode
+        return f"the worker of {self.what} on rank {self._rank} has ended with status {status}{told}"
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+        for line in self._lines:
+            line.close()
+        self._log.close()
+        with suppress(OSError):
+            os.close(self.memory)
+
+    def _schedule(self, host: str) -> tuple[str, int, int]:
+        """Start the scheduler; its address, its port and the one where all members meet."""
+        with socket.create_server((host, 0)) as free:
+            port = free.getsockname()[1]
+        self._told |= {"root": host, "port": port}
+        meet = next(self._launch("scheduler").messages(), None)
+        if meet is None:
+            raise ConnectionError(f"the scheduler of {self.what} on rank 0 has ended")
+        return host, port, meet[1]
+
+    def _launch(self, role: str) -> Line:
+        near, far = socket.socketpair()
+        told = {**self._told, "role": role}
+        with far:
+            process = subprocess.Popen(
+                [sys.executable, "-m", MODULE, json.dumps(told)],
+                stdin=far.fileno(), stdout=self._log, stderr=self._log, pass_fds=[self.memory],
+                env=environment(role, told) | self._environment,
+            )  # fmt: skip
+        self._processes.append(process)
+        self._lines.append(Line(near))
+        return self._lines[-1]
+
+
+def environment(role: str, told: Mapping[str, Any]) -> dict[str, str]:
+    """What ps-lite reads, beside what this process has; of `DMLC_*` and `PS_*` nothing of this process's own.
+
+    Args:
+        role: of the process.
+        told: what it is told.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DMLC_", "PS_"))}
+    paths = [str(Path(__file__).parents[3]), kept.get("PYTHONPATH", "")]
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "OMP_NUM_THREADS": "1",
+        "DMLC_ROLE": role,
+        "DMLC_NUM_WORKER": str(told["workers"]),
+        "DMLC_NUM_SERVER": str(told["workers"]),
+        "DMLC_PS_ROOT_URI": told["root"],
+        "DMLC_PS_ROOT_PORT": str(told["port"]),
+        "DMLC_NODE_HOST": told["host"],
+        "DMLC_WORKER_ID": str(told["rank"]),
+    }

@@ -1,0 +1,151 @@
+"""`gluon.Trainer` with AutoByte's store equals plain averaging; what goes wrong is said."""
+
+import os
+import re
+import signal
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import torch.distributed as dist
+from clusters import WITH_MXNET, with_names
+from faulty import SMALL, said
+from ranks import Ranks, on_ranks
+
+pytestmark = WITH_MXNET
+
+STEPS, BATCH = 20, 16
+
+
+def test_equals_plain_averaging() -> None:
+    """To 1e-6 after 20 steps, from other parameters on each rank, with a frozen one; on MXNet's servers, too."""
+    for furthest in on_ranks(_parity, 2, timeout_s=120):
+        assert len(furthest) == 5
+        assert max(furthest.values()) <= 1e-6, furthest
+
+
+def _parity(rank: int) -> dict[str, float]:
+    ab, _ = with_names()
+    furthest = {}
+    for optimizer in ("sgd", "adam"):
+        plain = _train(rank, _plain(), optimizer)
+        for engine in ("allreduce", "kvstore"):
+            store = ab.KVStore(engine=engine, config=SMALL, keep=None)
+            ours = _train(rank, store, optimizer)
+            store.close()
+            furthest[f"{optimizer} {engine}"] = float(np.abs(ours - plain).max())
+    rows = [torch.empty(len(ours)) for _ in range(2)]
+    dist.all_gather(rows, torch.from_numpy(ours))
+    furthest["ranks"] = float((rows[0] - rows[1]).abs().max())
+    return furthest
+
+
+def _train(rank: int, store: Any, optimizer: str, steps: int = STEPS) -> npt.NDArray[np.float32]:
+    _, mx = with_names()
+    from mxnet import autograd, gluon  # noqa: PLC0415
+
+    net = _net(rank)
+    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.05}, kvstore=store)
+    loss_of = gluon.loss.L2Loss()
+    for step in range(steps):
+        rows = np.random.default_rng(100 * step + rank)
+        data, wanted = rows.normal(size=(BATCH, 8)), rows.normal(size=(BATCH, 2))
+        with autograd.record():
+            loss = loss_of(net(mx.nd.array(data)), mx.nd.array(wanted))
+        loss.backward()
+        trainer.step(BATCH)
+    return np.concatenate([each.data().asnumpy().reshape(-1) for each in net.collect_params().values()])
+
+
+def _net(rank: int) -> Any:
+    _, mx = with_names()
+    from mxnet import gluon  # noqa: PLC0415
+
+    mx.random.seed(rank)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(32, activation="tanh", in_units=8), gluon.nn.Dense(32, in_units=32))
+    net.add(gluon.nn.Dense(2, in_units=32))
+    net.initialize(mx.init.Xavier())
+    net.hybridize()
+    net[1].bias.grad_req = "null"  # is sent from rank 0, and stays
+    return net
+
+
+def _plain() -> Any:
+    """A store that averages at once, by torch.distributed."""
+    _, mx = with_names()
+
+    class Plain(mx.kv.KVStoreBase):  # type: ignore[misc]
+        type, rank, num_workers = "dist_plain", dist.get_rank(), dist.get_world_size()
+
+        @staticmethod
+        def is_capable(capability: str) -> bool:
+            return False
+
+        def broadcast(self, key: int, value: Any, out: Any, priority: int = 0) -> None:
+            travelling = torch.from_numpy(value.asnumpy())
+            dist.broadcast(travelling, 0)
+            for each in out:
+                each[:] = mx.nd.array(travelling.numpy())
+
+        def pushpull(self, key: int, value: Any, out: Any = None, priority: int = 0) -> None:
+            travelling = torch.from_numpy(value[0].asnumpy()).div_(dist.get_world_size())
+            dist.all_reduce(travelling)
+            value[0][:] = mx.nd.array(travelling.numpy())
+
+    return Plain()
+
+
+def test_a_parameter_that_comes_or_goes_is_named() -> None:
+    gone, come, devices = on_ranks(_changes, 1)[0]
+    assert gone == "parameter 1 had a gradient in the first step, and has none in this one"
+    assert come == "parameter 7 has a gradient, and had none in the first step: make another store"
+    assert devices == "parameter 0 is on 2 devices; start one process for each"
+
+
+def _changes(rank: int) -> list[str]:
+    ab, mx = with_names()
+
+    store, said = ab.KVStore(keep=None), []
+    gradients = [mx.nd.ones((3,)) for _ in range(2)]
+    for key, gradient in enumerate(gradients):
+        store.pushpull(key, gradient)
+    for key, values in ((0, gradients[0]), (7, gradients[1]), (0, gradients)):
+        if key == 0 and values is gradients[0]:
+            store.pushpull(key, values)
+        with pytest.raises(ValueError) as error:
+            store.pushpull(key, values)
+        said.append(str(error.value))
+    store.pushpull(1, gradients[1])
+    store.close()
+    return said
+
+
+def test_a_rank_that_is_killed_is_named() -> None:
+    """The loop of the one that is left goes on to its next call, which raises."""
+    ranks = Ranks(_killed, 2, timeout_s=60)
+    outcome = said(ranks._outcome(0))
+    ranks.kill()
+    assert re.match(r"CommunicationError: rank 0, step \d+: ", outcome), outcome
+
+
+def _killed(rank: int) -> None:
+    ab, _ = with_names()
+    store = ab.KVStore(keep=None, timeout=timedelta(seconds=3), config=SMALL)
+    _train(rank, store, "sgd", 4)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    _train_on(rank, store)
+
+
+def _train_on(rank: int, store: Any) -> None:
+    _, mx = with_names()
+
+    shapes = [spec.shape for spec in store.averaging.specs]
+    for _ in range(50):
+        for key, shape in zip(store._places, shapes, strict=True):
+            store.pushpull(key, gradient := mx.nd.ones(shape))
+        gradient.wait_to_read()

@@ -1,0 +1,27 @@
+"""What ps-lite reads is what this training says, whatever the environment says."""
+
+import os
+
+import pytest
+
+from autobyte.scheduler.engines.carriers import environment
+
+
+def test_processes_belong_to_this_cluster_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DMLC_PS_VAN_TYPE", "p3")
+    monkeypatch.setenv("DMLC_ROLE", "worker")
+    monkeypatch.setenv("PS_VERBOSE", "2")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    told = {"workers": 3, "root": "10.0.0.1", "port": 9000, "host": "10.0.0.2", "rank": 1}
+    ours = environment("server", told)
+    assert {name: value for name, value in ours.items() if name.startswith(("DMLC_", "PS_"))} == {
+        "DMLC_ROLE": "server",
+        "DMLC_NUM_WORKER": "3",
+        "DMLC_NUM_SERVER": "3",
+        "DMLC_PS_ROOT_URI": "10.0.0.1",
+        "DMLC_PS_ROOT_PORT": "9000",
+        "DMLC_NODE_HOST": "10.0.0.2",
+        "DMLC_WORKER_ID": "1",
+    }
+    assert ours["PYTHONPATH"].endswith(os.pathsep + "/elsewhere")
+    assert ours["PATH"] == os.environ["PATH"]

@@ -1,0 +1,116 @@
+"""Training over MXNet's parameter servers: equal to averaging, and a clear line where a process is gone."""
+
+import importlib.util
+import itertools
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from clusters import WITH_BYTEPS, WITH_MXNET
+from faulty import SMALL, STEPS, by_ddp, make_model, said, state, train
+from ranks import Ranks, on_ranks
+
+import autobyte.torch as ab
+from autobyte.config import Config
+from autobyte.scheduler.engines.carriers import Library
+from autobyte.torch.exchange import clusters
+
+STARTING_S = 60.0
+
+
+def wrapped(model: torch.nn.Module, **keywords: Any) -> ab.DistributedOptimizer:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return ab.DistributedOptimizer(
+        optimizer, model, **{"engine": "kvstore", "config": SMALL, "keep": None} | keywords
+    )
+
+
+def test_every_rank_says_what_is_missing() -> None:
+    for outcome in Ranks(_without, 2).outcomes():
+        assert said(outcome) == (
+            "CommunicationError: rank 1: engine='kvstore' needs the package mxnet: pip install --no-deps mxnet==1.9.1"
+        )
+
+
+def _without(rank: int) -> None:
+    if rank == 0:
+        clusters.mxnet = lambda: Library("MXNet", "", {}, {})
+    else:
+        importlib.util.find_spec = lambda *_: None  # type: ignore[assignment]
+    wrapped(make_model())
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param("kvstore", marks=WITH_MXNET), pytest.param("byteps", marks=WITH_BYTEPS)]
+)
+def test_trains_as_ddp_does(engine: str) -> None:
+    """With one config, with another from the middle on, in rank 0's order, and with bfloat16 on the wire."""
+    for results in on_ranks(_parity, 2, engine, timeout_s=2 * STARTING_S):
+        assert results == []
+
+
+def _parity(rank: int, engine: str) -> list[str]:
+    reference, wrong = by_ddp(rank), []
+    cases: dict[str, tuple[dict[str, Any], float]] = {
+        "fused": ({}, 1e-6),
+        "recut": ({"recut": True}, 1e-6),
+        "leader": ({"order": "leader"}, 1e-6),
+        "bf16": ({"wire_dtype": "bf16"}, 5e-3),
+    }
+    if engine == "byteps":  # whose processes import PyTorch, each
+        cases = {"recut": cases["recut"]}
+    for name, (keywords, tolerance) in cases.items():
+        recut = keywords.pop("recut", False)
+        model = make_model()
+        optimizer = wrapped(model, engine=engine, **keywords)
+        train(model, optimizer, rank, range(6))
+        if recut:
+            optimizer.reconfigure(Config(700, 4096, knobs={"fusion": 1.0}))
+        train(model, optimizer, rank, range(6, STEPS))
+        ours = state(model, optimizer)
+        optimizer.close()
+        furthest = max(float((a - b).abs().max()) for a, b in zip(ours, reference, strict=True))
+        if furthest > tolerance:
+            wrong.append(f"{name}: {furthest}")
+    return wrong
+
+
+@WITH_MXNET
+@pytest.mark.parametrize("role", ["server", "scheduler", "rank"])
+def test_names_what_has_died(role: str, tmp_path: Path) -> None:
+    """Rank 1's server, the scheduler, or rank 1 itself is killed: the ranks that are left end at once, in words."""
+    ranks = Ranks(_goes_on, 2, tmp_path, timeout_s=STARTING_S)
+    until = time.monotonic() + STARTING_S
+    while len(list(tmp_path.glob("*"))) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    if role == "rank":
+        ranks.signal(1, signal.SIGKILL)
+    else:
+        of = ranks.processes[1 if role == "server" else 0].pid
+        _child(of, role).kill()
+    began_s = time.monotonic()
+    outcome = said(ranks._outcome(0))
+    assert time.monotonic() < began_s + 15
+    ranks.kill()
+    assert re.match(r"CommunicationError: rank 0, step \d+: ", outcome), outcome
+    gone = {"rank": "(worker|server) of MXNet on rank 1", "server": "server of MXNet on rank 1"}
+    assert re.search(f"the {gone.get(role, 'scheduler of MXNet on rank 0')} is gone", outcome), outcome
+
+
+def _goes_on(rank: int, folder: Path) -> None:
+    model = make_model()
+    optimizer = wrapped(model)
+    for step in itertools.count():
+        train(model, optimizer, rank, range(step, step + 1))
+        if step == 3:
+            (folder / str(rank)).touch()
+
+
+def _child(of: int | None, role: str) -> psutil.Process:
+    children = psutil.Process(of).children()
+    return next(child for child in children if f'"role": "{role}"' in " ".join(child.cmdline()))
