@@ -1,0 +1,48 @@
+"""What the policy sees of an interval, and what its answer does to the rate (MOCC, sec. 4.1).
+
+Three numbers describe an interval, each a ratio, so that they mean the same on a slow link and on a fast one: packets
+sent per packet acknowledged, mean round trip over the least, and the gradient of the round trip. The policy sees those
+of the last ten intervals, behind the three weights of the objective.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from autobyte.job import Floats
+
+HISTORY = 10  # intervals that the policy sees
+FEATURES = 3
+INPUTS = 3 + HISTORY * FEATURES
+ALPHA = 0.025  # what an action of 1 changes
+MOST_ACTION = 8.0  # ours: an interval changes the rate by at most a fifth
+LEAST_PER_S, MOST_PER_S = 5.0, 1e8  # packets: below, an interval would take seconds
+PACKETS = 4  # ours: that an interval has time to send at least
+
+Values = npt.NDArray[np.float32]
+
+
+def look(sent: Floats, acked: Floats, round_trip_s: Floats, least_s: Floats, gradient: Floats) -> Values:
+    """The features of intervals; each argument has shape [n], the answer [n, 3].
+
+    Args:
+        sent: packets.
+        acked: packets.
+        round_trip_s: mean of the interval, or of an earlier one if nothing arrived.
+        least_s: least round trip of the flow so far.
+        gradient: of the round trip (s/s).
+    """
+    send_ratio = np.minimum(sent / np.maximum(acked, 1.0), 5.0) - 1.0
+    latency_ratio = np.minimum(round_trip_s / least_s, 6.0) - 1.0
+    return np.stack([send_ratio, latency_ratio, 2.0 * np.clip(gradient, -1.0, 1.0)], axis=-1).astype(np.float32)
+
+
+def next_pace(pace: Floats, action: Floats) -> Floats:
+    """The rate that follows: a positive action multiplies by 1 + αa, a negative one divides by 1 − αa."""
+    step = ALPHA * np.clip(action, -MOST_ACTION, MOST_ACTION)
+    changed: Floats = np.where(step > 0, pace * (1.0 + step), pace / (1.0 - step))
+    return np.clip(changed, LEAST_PER_S, MOST_PER_S)
+
+
+def length_s(round_trip_s: Floats, pace: Floats) -> Floats:
+    """How long the next interval is: the last mean round trip, and long enough for some packets."""
+    return np.maximum(round_trip_s, PACKETS / pace)
