@@ -82,6 +82,7 @@ class Flow:
     least_s: float = math.inf
     total_acked: int = 0
     total_lost: int = 0
+    total_round_trip_s: float = 0.0
 
     def due_s(self, now_s: float) -> float:
         """When the next packet may leave; never while the window is full, or after the flow stopped."""
@@ -101,6 +102,7 @@ class Flow:
         round_trip_s, since_s = now_s - sent_s, now_s - self.began_s
         self.acked += 1
         self.total_acked += 1
+        self.total_round_trip_s += round_trip_s
         for place, value in enumerate((since_s, since_s * since_s, round_trip_s, since_s * round_trip_s)):
             self.sums[place] += value
         self.least_s = min(self.least_s, round_trip_s)
