@@ -6,6 +6,7 @@ from floors below its own, and `make check` enforces it.
     6  cli                       the commands
        bench                     measurements on the testbed: schedulers, policies, grids, calibration
        testbed                   emulated hosts (network namespaces) on links of given rates
+       congestion                one congestion control for many objectives, on simulated links
     5  integrations              the loops of other libraries: Accelerate, Trainer, Lightning
        torch                     training with PyTorch; measuring models and engines
        comparison                tuners or policies side by side, on simulated jobs

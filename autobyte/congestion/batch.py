@@ -1,5 +1,7 @@
 """Many links to learn on at once: an action for each, features and three rewards back; everything in arrays."""
 
+import math
+
 import numpy as np
 
 from autobyte.congestion.packets import ACKED, LOST, SENT, TR, TT, CompiledLinks, R, T
@@ -35,9 +37,11 @@ class LinkBatch:
         self._from_s, self._to_s = times_s, np.append(times_s[:, 1:], np.full((links, 1), np.inf), axis=1)
         self._base_s = self.links.ways.round_trip_s[:, 0]
         self.round_trip_s = self._base_s.copy()
-        self.pace = self._rates[:, 0] * np.exp(rng.uniform(*np.log(FIRST_PACE), links))
+        self.pace = self._rates[:, 0] * np.exp(rng.uniform(math.log(FIRST_PACE[0]), math.log(FIRST_PACE[1]), links))
         self.seen: Values = np.zeros((links, HISTORY * FEATURES), dtype=np.float32)
-        self.totals = np.zeros((links, 4))  # packets acknowledged, lost, that could be served; latency ratio × seconds
+        self.totals = np.zeros(
+            (links, 4)
+        )  # packets acknowledged, lost, that could be served; latency ratio × seconds
         self.seconds = np.zeros(links)
 
     def step(self, action: Floats) -> Floats:
@@ -80,6 +84,12 @@ class LinkBatch:
         traffic.began_s[:, 0] = end_s
         counts[:] = 0.0
         return parts
+
+    @property
+    def capacity_per_s(self) -> Floats:
+        """Packets per second that each link can serve at first, shape [links]."""
+        first: Floats = self._rates[:, 0]
+        return first
 
     def summary(self) -> Floats:
         """Since the last call: utilisation, mean latency ratio and loss of every link, shape [links, 3]."""

@@ -47,7 +47,9 @@ class CongestionEnv(gymnasium.Env[Values, Floats]):
         self.action_space = spaces.Box(-MOST_ACTION, MOST_ACTION, (1,), np.float64)
         self.reward_space = spaces.Box(0.0, 1.0, (3,), np.float64)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Values, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Values, dict[str, Any]]:
         """Draw a link, and begin."""
         super().reset(seed=seed)
         self._batch = LinkBatch(self._draw, 1, seed=int(self.np_random.integers(1 << 32)))

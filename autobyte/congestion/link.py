@@ -1,8 +1,8 @@
 """The link, packet by packet, to be read: flows send, the bottleneck serves, acknowledgements come back.
 
-`packets.py` is its compiled twin, equal to the bit. A packet is sent as soon as the flow's pace and window allow. It is
-lost at random, or because the queue is full, or it is served and acknowledged one round trip later. A sender learns of
-a loss when the acknowledgement of a packet that took the last place before it would arrive, as by duplicates.
+`packets.py` is its compiled twin, equal to the bit. A packet is sent as soon as the flow's pace and window allow. It
+is lost at random, or because the queue is full, or it is served and acknowledged one round trip later. A sender
+learns of a loss when the acknowledgement of the packet before it in the queue arrives, as by duplicates.
 """
 
 import math
@@ -148,9 +148,7 @@ class PacketLink:
     1559
     """
 
-    def __init__(
-        self, bottleneck: Bottleneck, flows: Sequence[tuple[Route, Congestion]], *, seed: int = 0
-    ) -> None:
+    def __init__(self, bottleneck: Bottleneck, flows: Sequence[tuple[Route, Congestion]], *, seed: int = 0) -> None:
         self.now_s = 0.0
         self.flows = [Flow(route, control) for route, control in flows]
         self.waiting: deque[float] = deque()  # when each packet in queue and service leaves

@@ -1,4 +1,4 @@
-"""Actor and critic in PyTorch, to be trained: a layer for the objective, one for the features, and one that joins them."""
+"""Actor and critic in PyTorch: a layer for the objective, one for the features, and one that joins them."""
 
 import numpy as np
 import torch

@@ -181,14 +181,17 @@ class CompiledLinks:
         times_s, rates = padded([one.profile for one in bottlenecks])
         column = np.array([[(r.round_trip_s, r.start_s, r.stop_s, r.random_gaps) for r in each] for each in routes])
         queue = np.array([one.queue_packets for one in bottlenecks])
+        round_trip_s, start_s, stop_s, random_gaps = np.ascontiguousarray(np.moveaxis(column, 2, 0), dtype=np.float64)
         self.ways = Ways(
             times_s,
             rates,
             queue,
             np.array([one.loss for one in bottlenecks]),
             np.array(range(links) if seeds is None else seeds, dtype=np.uint64),
-            *(np.ascontiguousarray(column[..., place], dtype=np.float64) for place in range(3)),
-            np.ascontiguousarray(column[..., 3] > 0),
+            round_trip_s,
+            start_s,
+            stop_s,
+            random_gaps > 0,
         )
         pair = (links, flows)
         self.traffic = Traffic(

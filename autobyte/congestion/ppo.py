@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman et al., arXiv:1707.06347): what an update does with what links answered."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,8 @@ ENTROPY = 5e-4  # the paper's 1 to 0.1 makes the spread grow until nothing is le
 EPOCHS, PARTS = 4, 4  # passes over what was seen, each in so many parts
 VALUE_FACTOR, MOST_NORM = 0.5, 0.5
 
+Scoring = Callable[[Floats, LinkBatch], Floats]
+
 
 @dataclass(frozen=True, eq=False)
 class Experience:
@@ -38,7 +40,15 @@ class Experience:
     reward: float
 
 
-def gather(policy: Policy, draw: Draw, objectives: Sequence[Objective], *, steps: int, seed: int) -> Experience:
+def gather(
+    policy: Policy,
+    draw: Draw,
+    objectives: Sequence[Objective],
+    *,
+    steps: int,
+    seed: int,
+    score: Scoring | None = None,
+) -> Experience:
     """Let a policy act, at random around its mean, on new links.
 
     Args:
@@ -47,6 +57,7 @@ def gather(policy: Policy, draw: Draw, objectives: Sequence[Objective], *, steps
         objectives: one for each link.
         steps: monitor intervals of each link.
         seed: of links and actions.
+        score: makes one reward of three; the weighted sum by default.
     """
     links, rng = len(objectives), np.random.default_rng([seed, 1])
     batch = LinkBatch(draw, links, seed=seed)
@@ -59,7 +70,8 @@ def gather(policy: Policy, draw: Draw, objectives: Sequence[Objective], *, steps
     for step in range(steps):
         inputs[step, :, 3:] = batch.seen
         actions[step] = policy.action(inputs[step]) + std * noise[step]
-        rewards[step] = (batch.step(actions[step].astype(np.float64)) * weights).sum(axis=1)
+        parts = batch.step(actions[step].astype(np.float64))
+        rewards[step] = (parts * weights).sum(axis=1) if score is None else score(parts, batch)
     inputs[steps, :, 3:] = batch.seen
     values = policy.value(inputs.reshape(-1, INPUTS)).reshape(steps + 1, links)
     advantages = advantages_of((1 - GAMMA) * rewards, values)
@@ -115,4 +127,5 @@ def _loss(
     ratio = (log_now - log_before).exp()
     gain = torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages).mean()
     error = ((model.critic(inputs) - returns) ** 2).mean()
-    return -gain + VALUE_FACTOR * error - ENTROPY * model.log_std.sum()
+    loss: Tensor = -gain + VALUE_FACTOR * error - ENTROPY * model.log_std.sum()
+    return loss

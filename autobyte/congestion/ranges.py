@@ -1,4 +1,4 @@
-"""Links to learn and to be judged on, drawn at random: the paper's ranges, the release's, and those of a data centre."""
+"""Links that are drawn at random: the paper's ranges, the release's, and those of a data centre."""
 
 import math
 from collections.abc import Callable
@@ -33,7 +33,9 @@ class LinkRange:
     def draw(self, rng: np.random.Generator) -> tuple[Bottleneck, Route]:
         """One link, and the way of the one flow on it."""
         low, high = self.queue_packets
-        queue = low - 1 + math.exp(rng.uniform(0, math.log(high))) if self.exponential_queue else rng.uniform(low, high)
+        queue = (
+            low - 1 + math.exp(rng.uniform(0, math.log(high))) if self.exponential_queue else rng.uniform(low, high)
+        )
         profile = Profile.steady(rng.uniform(*self.packets_per_s))
         return Bottleneck(profile, round(queue), rng.uniform(*self.loss)), Route(2 * rng.uniform(*self.one_way_s))
 

@@ -1,7 +1,7 @@
 """What the policy sees of an interval, and what its answer does to the rate (MOCC, sec. 4.1).
 
-Three numbers describe an interval, each a ratio, so that they mean the same on a slow link and on a fast one: packets
-sent per packet acknowledged, mean round trip over the least, and the gradient of the round trip. The policy sees those
+Three numbers describe an interval: packets sent per packet acknowledged, mean round trip over the least, and the
+gradient of the round trip. They are ratios, and mean the same on a slow link and on a fast one. The policy sees those
 of the last ten intervals, behind the three weights of the objective.
 """
 
@@ -19,10 +19,11 @@ LEAST_PER_S, MOST_PER_S = 5.0, 1e8  # packets: below, an interval would take sec
 PACKETS = 4  # ours: that an interval has time to send at least
 
 Values = npt.NDArray[np.float32]
+Numbers = Floats | np.float64
 
 
-def look(sent: Floats, acked: Floats, round_trip_s: Floats, least_s: Floats, gradient: Floats) -> Values:
-    """The features of intervals; each argument has shape [n], the answer [n, 3].
+def look(sent: Numbers, acked: Numbers, round_trip_s: Numbers, least_s: Numbers, gradient: Numbers) -> Values:
+    """The features of intervals; each argument is a number or has shape [n], the answer [3] or [n, 3].
 
     Args:
         sent: packets.
@@ -36,13 +37,14 @@ def look(sent: Floats, acked: Floats, round_trip_s: Floats, least_s: Floats, gra
     return np.stack([send_ratio, latency_ratio, 2.0 * np.clip(gradient, -1.0, 1.0)], axis=-1).astype(np.float32)
 
 
-def next_pace(pace: Floats, action: Floats) -> Floats:
+def next_pace(pace: Numbers, action: Numbers) -> Floats:
     """The rate that follows: a positive action multiplies by 1 + αa, a negative one divides by 1 − αa."""
     step = ALPHA * np.clip(action, -MOST_ACTION, MOST_ACTION)
     changed: Floats = np.where(step > 0, pace * (1.0 + step), pace / (1.0 - step))
     return np.clip(changed, LEAST_PER_S, MOST_PER_S)
 
 
-def length_s(round_trip_s: Floats, pace: Floats) -> Floats:
+def length_s(round_trip_s: Numbers, pace: Numbers) -> Floats:
     """How long the next interval is: the last mean round trip, and long enough for some packets."""
-    return np.maximum(round_trip_s, PACKETS / pace)
+    length: Floats = np.maximum(round_trip_s, PACKETS / pace)
+    return length

@@ -1,4 +1,4 @@
-"""The library of the paper (MOCC, sec. 5): register weights, report statistics, ask for a rate. NumPy alone decides."""
+"""The library of the paper (MOCC, sec. 5): register weights, report statistics, ask for a rate; no PyTorch."""
 
 import math
 from dataclasses import dataclass, field
@@ -35,8 +35,8 @@ class Sender:
 class Service:
     """Rates for any number of flows, each with weights of its own.
 
-    A new flow doubles its rate until its round trip shows a queue; then the policy decides. The paper does not say how
-    a flow starts; this is ours.
+    A new flow doubles its rate until its round trip shows a queue; then the policy decides. The paper does not say
+    how a flow starts; this is ours.
 
     >>> service = Service()
     >>> flow = service.register(Objective(0.8, 0.1, 0.1))
@@ -147,14 +147,14 @@ def _check(flow: int, interval: Interval, last_s: float) -> None:
             f"flow {flow}: statistics out of order: an interval from {interval.start_s:g} s after one to {last_s:g} s"
         )
     if interval.start_s > last_s + SLACK_S:
-        raise InputError(f"flow {flow}: statistics missing from {last_s:g} s to {interval.start_s:g} s; report them all")
+        raise InputError(f"flow {flow}: statistics missing from {last_s:g} s to {interval.start_s:g} s; report all")
     for name in ("sent", "acked", "lost"):
         if not 0 <= getattr(interval, name) < math.inf:
             raise InputError(f"flow {flow}: {name} must be a number of packets, got {getattr(interval, name)}")
     if interval.acked and not 0 < interval.least_round_trip_s <= interval.round_trip_s + SLACK_S < math.inf:
         raise InputError(
-            f"flow {flow}: round trips of {interval.round_trip_s} s on average and {interval.least_round_trip_s} s at "
-            "least cannot be"
+            f"flow {flow}: round trips of {interval.round_trip_s} s on average and {interval.least_round_trip_s} s "
+            "at least cannot be"
         )
     if not math.isfinite(interval.gradient):
         raise InputError(f"flow {flow}: the gradient of the round trip must be a number, got {interval.gradient}")

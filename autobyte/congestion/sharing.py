@@ -8,7 +8,6 @@ from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, Route
 from autobyte.errors import InputError
 
 
-
 @dataclass(frozen=True)
 class Share:
     """What a flow got.

@@ -4,24 +4,28 @@ An iteration plays a few hundred monitor intervals on new links, and makes one u
 in it depends on seed and iteration alone, so that a training that was killed goes on as if it never was.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
+from autobyte.congestion.algos.aurora import INPUT, reward
+from autobyte.congestion.halfway import Half, discard_half, load_half, save_half
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import BOOTSTRAPS, Objective, landmarks, traversal
 from autobyte.congestion.policy import Policy
 from autobyte.congestion.ppo import gather, update
 from autobyte.congestion.ranges import range_of
-from autobyte.congestion.stored import Half, discard_half, load_half, save_half
 from autobyte.errors import InputError, unknown
 
-MODES = ("two-phase", "mixed", "individual")
+MODES = ("two-phase", "mixed", "individual", "aurora")
 BOOTSTRAP_SHARE = 0.25  # of the iterations
 FIRST_RATE, LAST_RATE = 1e-3, 1e-4  # of learning
+WINDOW = 12  # neighbours that an update takes in: as many as a bootstrap reaches
 EVERY = 20  # iterations between two states that a killed training goes on from
+
+Told = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Recipe:
     """All that a training is made of.
 
     Args:
-        mode: two-phase, mixed (all landmarks at once) or individual (one objective).
+        mode: two-phase, mixed (all landmarks at once), individual (one objective) or aurora (its own reward).
         iterations: updates.
         links: played at the same time.
         steps: monitor intervals of each link in an iteration.
@@ -75,6 +79,8 @@ class Recipe:
             case "individual":
                 assert self.objective is not None
                 return (self.objective,) * self.links
+            case "aurora":
+                return (INPUT,) * self.links
             case "mixed":
                 order = landmarks(self.grid)
                 return tuple(order[(iteration + link) % len(order)] for link in range(self.links))
@@ -89,11 +95,6 @@ class Recipe:
     def to_json(self) -> dict[str, object]:
         """What the file beside the weights says."""
         return asdict(self) | {"environment_steps": self.environment_steps}
-
-
-WINDOW = 12  # neighbours that an update takes in: a third of the landmarks, as much as a bootstrap reaches
-
-Told = Callable[[int, int, float], None]
 
 
 def train(
@@ -138,7 +139,8 @@ def _learn(
         group["lr"] = FIRST_RATE + (LAST_RATE - FIRST_RATE) * iteration / recipe.iterations
     draw = range_of(recipe.ranges[iteration % len(recipe.ranges)]).draw
     seed = recipe.seed * 1_000_003 + iteration
-    seen = gather(model.policy(), draw, recipe.objectives(iteration), steps=recipe.steps, seed=seed)
+    score = reward if recipe.mode == "aurora" else None
+    seen = gather(model.policy(), draw, recipe.objectives(iteration), steps=recipe.steps, seed=seed, score=score)
     update(model, optimizer, seen, seed=seed)
     if told is not None:
         told(iteration + 1, recipe.iterations, seen.reward)
@@ -147,8 +149,3 @@ def _learn(
 def specialist(objective: Objective, recipe: Recipe) -> Recipe:
     """The recipe for one objective alone, all else being equal."""
     return replace(recipe, mode="individual", objective=objective)
-
-
-def pooled(objectives: Sequence[Objective], number: int) -> tuple[Objective, ...]:
-    """Repeat objectives in turn until there are so many."""
-    return tuple(objectives[place % len(objectives)] for place in range(number))

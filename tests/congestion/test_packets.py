@@ -21,7 +21,12 @@ def random_world(rng: np.random.Generator) -> tuple[Bottleneck, list[Route]]:
     rates = tuple(rng.uniform(50.0, 1000.0, changes + 1).tolist())
     loss = float(rng.choice([0.0, 0.01, 0.3]))
     routes = [
-        Route(float(rng.uniform(0.01, 0.2)), float(rng.uniform(0, 0.5)), float(rng.uniform(0.5, 3)), bool(rng.integers(2)))
+        Route(
+            float(rng.uniform(0.01, 0.2)),
+            float(rng.uniform(0, 0.5)),
+            float(rng.uniform(0.5, 3)),
+            bool(rng.integers(2)),
+        )
         for _ in range(int(rng.integers(1, 4)))
     ]
     return Bottleneck(Profile(times_s, rates), int(rng.integers(0, 60)), loss), routes
@@ -61,7 +66,9 @@ def test_a_thousand_random_intervals_are_equal_to_the_bit() -> None:
 
 def test_links_beside_each_other_do_not_touch() -> None:
     rng = np.random.default_rng(1)
-    worlds = [Bottleneck(Profile.steady(float(rng.uniform(100, 900))), int(rng.integers(5, 50)), 0.02) for _ in range(5)]
+    worlds = [
+        Bottleneck(Profile.steady(float(rng.uniform(100, 900))), int(rng.integers(5, 50)), 0.02) for _ in range(5)
+    ]
     routes = [[Route(float(rng.uniform(0.02, 0.1)))] for _ in worlds]
     together = CompiledLinks(worlds, routes, seeds=range(5))
     together.run(np.full((5, 1), 700.0), np.full(5, 3.0))

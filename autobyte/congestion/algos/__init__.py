@@ -1,6 +1,9 @@
 """Congestion controls on the same link, one file each; those that learn were trained by us, with the same code."""
 
+from collections.abc import Callable
+
 from autobyte.congestion.algos.allegro import Allegro
+from autobyte.congestion.algos.aurora import INPUT
 from autobyte.congestion.algos.bbr import Bbr
 from autobyte.congestion.algos.copa import Copa
 from autobyte.congestion.algos.cubic import Cubic
@@ -27,7 +30,7 @@ def make_control(name: str, objective: Objective, *, seed: int = 0) -> Congestio
     Raises:
         InputError: no such name.
     """
-    plain = {"cubic": Cubic, "vegas": Vegas, "bbr": Bbr, "copa": Copa}
+    plain: dict[str, Callable[[], Congestion]] = {"cubic": Cubic, "vegas": Vegas, "bbr": Bbr, "copa": Copa}
     if name in plain:
         return plain[name]()
     match name:
@@ -36,10 +39,7 @@ def make_control(name: str, objective: Objective, *, seed: int = 0) -> Congestio
         case "vivace":
             return Vivace(seed=seed)
         case "aurora":
-            return Mocc(Service(shipped("aurora")), AURORA_INPUT)
+            return Mocc(Service(shipped("aurora")), INPUT)
         case "mocc":
             return Mocc(Service(), objective)
     raise unknown("congestion control", name, ALGORITHMS)
-
-
-AURORA_INPUT = Objective(1 / 3, 1 / 3, 1 / 3)  # the weights that its network was trained with; they mean nothing to it
