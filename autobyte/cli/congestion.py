@@ -10,7 +10,7 @@ from autobyte.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from autobyte.congestion.evaluate import Served
-    from autobyte.congestion.policy import Policy
+    from autobyte.congestion.policy import RatePolicy
 
 app = typer.Typer(
     help="One congestion control for many objectives (MOCC).\n\n"
@@ -224,13 +224,13 @@ def bench(
     from autobyte.cli.console import print_json, print_table, progress
     from autobyte.congestion.algos import ALGORITHMS, make_control
     from autobyte.congestion.objectives import parse_objective
-    from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, Profile, Route
+    from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, RateProfile, Route
     from autobyte.congestion.ranges import parse_loss
     from autobyte.congestion.record import SHOWN
     from autobyte.congestion.sharing import share_link
     from autobyte.units import format_percent, format_rate, format_seconds, parse_rate, parse_seconds
 
-    link = Bottleneck(Profile.steady(parse_rate(rate, what="rate") / PACKET_BYTES), queue, parse_loss(loss))
+    link = Bottleneck(RateProfile.steady(parse_rate(rate, what="rate") / PACKET_BYTES), queue, parse_loss(loss))
     route, length_s = Route(2 * parse_seconds(delay, what="delay")), parse_seconds(seconds, what="seconds")
     wished = [parse_objective(text) for text in objective] if objective else [SHOWN[0], SHOWN[2], SHOWN[3]]
     names = algorithms.split(",") if algorithms else list(ALGORITHMS)
@@ -263,7 +263,7 @@ def bench(
     )
 
 
-def _policy(weights: Path | None) -> "Policy":
+def _policy(weights: Path | None) -> "RatePolicy":
     from autobyte.congestion.stored import load_policy, shipped
 
     return shipped() if weights is None else load_policy(weights)

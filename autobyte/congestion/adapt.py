@@ -11,7 +11,7 @@ import torch
 
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import Objective
-from autobyte.congestion.policy import Policy
+from autobyte.congestion.policy import RatePolicy
 from autobyte.congestion.ppo import gather, update
 from autobyte.congestion.ranges import Draw
 from autobyte.errors import InputError
@@ -21,14 +21,14 @@ LINKS, STEPS = 64, 128  # that an update takes in
 
 
 def adapted(
-    policy: Policy,
+    policy: RatePolicy,
     objective: Objective,
     draw: Draw,
     *,
     pool: Sequence[Objective],
     seed: int = 0,
     replay: bool = True,
-) -> Iterator[Policy]:
+) -> Iterator[RatePolicy]:
     """Adapt a policy, update after update, without end.
 
     >>> for number, policy in enumerate(adapted(shipped(), wish, draw, pool=landmarks())):
@@ -61,7 +61,7 @@ def adapted(
 
 
 def adapt(
-    policy: Policy,
+    policy: RatePolicy,
     objective: Objective,
     draw: Draw,
     *,
@@ -70,7 +70,7 @@ def adapt(
     seed: int = 0,
     replay: bool = True,
     told: Callable[[int, int], None] | None = None,
-) -> Policy:
+) -> RatePolicy:
     """Adapt a policy by a number of updates.
 
     Raises:

@@ -16,7 +16,7 @@ from autobyte.congestion.paths import (
     LOSS_DRAW,
     Bottleneck,
     Interval,
-    Profile,
+    RateProfile,
     Route,
     gradient_of,
     uniform,
@@ -47,7 +47,7 @@ class Congestion(Protocol):
 
 
 @dataclass
-class Steady:
+class SteadyPace:
     """Sends at one pace, whatever happens: traffic of others, and the hand on the rate in an environment."""
 
     packets_per_s: float
@@ -120,7 +120,7 @@ class Flow:
 class Server:
     """Serves packets in order, at a rate that may change while one is served."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: RateProfile) -> None:
         self._profile, self._place = profile, 0
         self.free_s = 0.0  # when all that waits is served
 
@@ -142,7 +142,7 @@ class Server:
 class PacketLink:
     """A bottleneck and the flows that share it, in virtual time.
 
-    >>> link = PacketLink(Bottleneck(Profile.steady(1000.0), 100), [(Route(0.05), Steady(800.0))])
+    >>> link = PacketLink(Bottleneck(RateProfile.steady(1000.0), 100), [(Route(0.05), SteadyPace(800.0))])
     >>> link.run(2.0)
     >>> link.flows[0].total_acked
     1559
@@ -200,4 +200,4 @@ class PacketLink:
         flow.sent += 1
 
 
-NOBODY = Flow(Route(1.0), Steady(1.0), notices=deque([(math.inf, 0.0, True)]))
+NOBODY = Flow(Route(1.0), SteadyPace(1.0), notices=deque([(math.inf, 0.0, True)]))

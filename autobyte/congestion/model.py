@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autobyte.congestion.policy import HEADS, JOINT, SEEN, WISH, Policy
+from autobyte.congestion.policy import HEADS, JOINT, SEEN, WISH, RatePolicy
 from autobyte.congestion.senses import INPUTS
 
 STD_LIMITS = (-3.0, 0.4)  # of its logarithm: left alone, the entropy bonus drives it to infinity
@@ -52,12 +52,12 @@ class ActorCritic(nn.Module):
             self.actor, self.critic = (PreferenceHead(preference=preference) for _ in HEADS)
             self.log_std = nn.Parameter(torch.zeros(1))
 
-    def policy(self) -> Policy:
+    def policy(self) -> RatePolicy:
         """The same, in NumPy."""
-        return Policy({name: values.detach().numpy().copy() for name, values in self.state_dict().items()})
+        return RatePolicy({name: values.detach().numpy().copy() for name, values in self.state_dict().items()})
 
     @classmethod
-    def of(cls, policy: Policy) -> "ActorCritic":
+    def of(cls, policy: RatePolicy) -> "ActorCritic":
         """What a policy was made of, to train it on."""
         model = cls(preference="actor.both.weight" not in policy.arrays)
         model.load_state_dict({name: torch.from_numpy(np.array(values)) for name, values in policy.arrays.items()})

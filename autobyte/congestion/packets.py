@@ -19,7 +19,7 @@ SENT, ACKED, LOST, T, TT, R, TR = range(7)  # what is counted in an interval
 RING = 64  # notices under way that a flow has room for at first
 
 
-class Ways(NamedTuple):
+class LinkTables(NamedTuple):
     """What does not change, by link and flow."""
 
     times_s: Floats  # [links, times]
@@ -65,7 +65,7 @@ def _uniform(seed: Any, flow: Any, number: Any, draw: Any) -> Any:
 
 
 @njit(cache=True)
-def advance(ways: Ways, traffic: Traffic, pace: Floats, window: Floats, until_s: Floats) -> bool:  # noqa: PLR0912, PLR0915 - one flat loop
+def advance(ways: LinkTables, traffic: Traffic, pace: Floats, window: Floats, until_s: Floats) -> bool:  # noqa: PLR0912, PLR0915 - one flat loop
     """Let all happen up to a time of each link; False: a ring is full, so double the rings and call again."""
     links, flows = pace.shape
     ring = traffic.told_s.shape[2]
@@ -153,7 +153,7 @@ def advance(ways: Ways, traffic: Traffic, pace: Floats, window: Floats, until_s:
 class CompiledLinks:
     """Bottlenecks beside each other, each with as many flows as the others.
 
-    >>> links = CompiledLinks([Bottleneck(Profile.steady(1000.0), 100)], [[Route(0.05)]])
+    >>> links = CompiledLinks([Bottleneck(RateProfile.steady(1000.0), 100)], [[Route(0.05)]])
     >>> links.run(pace=np.array([[800.0]]), until_s=np.array([2.0]))
     >>> links.finish(0, 0).acked
     1559
@@ -182,7 +182,7 @@ class CompiledLinks:
         column = np.array([[(r.round_trip_s, r.start_s, r.stop_s, r.random_gaps) for r in each] for each in routes])
         queue = np.array([one.queue_packets for one in bottlenecks])
         round_trip_s, start_s, stop_s, random_gaps = np.ascontiguousarray(np.moveaxis(column, 2, 0), dtype=np.float64)
-        self.ways = Ways(
+        self.ways = LinkTables(
             times_s,
             rates,
             queue,

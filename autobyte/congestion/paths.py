@@ -15,7 +15,7 @@ LOSS_DRAW, GAP_DRAW = 0, 1  # the two random numbers of a packet
 
 
 @dataclass(frozen=True)
-class Profile:
+class RateProfile:
     """The rate of a bottleneck over time: from each time on, another rate.
 
     Args:
@@ -39,7 +39,7 @@ class Profile:
             raise InputError(f"a profile's times must ascend from 0, got {self.times_s}")
 
     @classmethod
-    def steady(cls, packets_per_s: float) -> "Profile":
+    def steady(cls, packets_per_s: float) -> "RateProfile":
         """A rate that stays."""
         return cls((0.0,), (packets_per_s,))
 
@@ -63,7 +63,7 @@ class Bottleneck:
         InputError: a negative queue, or a loss outside 0 to 1.
     """
 
-    profile: Profile
+    profile: RateProfile
     queue_packets: int
     loss: float = 0.0
 
@@ -160,7 +160,7 @@ def uniform(seed: int, flow: int, number: int, draw: int) -> float:
     return ((x ^ (x >> 31)) >> 11) * 2.0**-53
 
 
-def padded(profiles: Sequence[Profile]) -> tuple[Floats, Floats]:
+def padded(profiles: Sequence[RateProfile]) -> tuple[Floats, Floats]:
     """Profiles as two arrays of shape [profiles, most times]; after the last time of a short one comes infinity."""
     most = max(len(profile.times_s) for profile in profiles)
     times_s = np.full((len(profiles), most), math.inf)

@@ -26,7 +26,7 @@ PLAIN = {"both.weight": (WISH + SEEN, 33), "both.bias": (WISH + SEEN,)} | {
 HEADS = ("actor", "critic")
 
 
-class Policy:
+class RatePolicy:
     """Actor and critic of one network.
 
     >>> policy = shipped()

@@ -11,7 +11,7 @@ from torch import Tensor
 from autobyte.congestion.batch import LinkBatch
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import Objective
-from autobyte.congestion.policy import Policy
+from autobyte.congestion.policy import RatePolicy
 from autobyte.congestion.ranges import Draw
 from autobyte.congestion.senses import INPUTS, Values
 from autobyte.job import Floats
@@ -41,7 +41,7 @@ class Experience:
 
 
 def gather(
-    policy: Policy,
+    policy: RatePolicy,
     draw: Draw,
     objectives: Sequence[Objective],
     *,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, Profile, Route
+from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, RateProfile, Route
 from autobyte.errors import InputError, unknown
 
 MBIT = 1e6 / 8 / PACKET_BYTES  # packets per second
@@ -36,7 +36,7 @@ class LinkRange:
         queue = (
             low - 1 + math.exp(rng.uniform(0, math.log(high))) if self.exponential_queue else rng.uniform(low, high)
         )
-        profile = Profile.steady(rng.uniform(*self.packets_per_s))
+        profile = RateProfile.steady(rng.uniform(*self.packets_per_s))
         return Bottleneck(profile, round(queue), rng.uniform(*self.loss)), Route(2 * rng.uniform(*self.one_way_s))
 
 

@@ -13,7 +13,7 @@ SHOWN = (Objective(0.8, 0.1, 0.1), Objective(0.4, 0.5, 0.1), Objective(0.1, 0.8,
 UNSEEN = 100  # objectives that are no landmarks
 
 
-def scores(policy: Acting, ranges: Sequence[str] = ("paper", "paper-test"), *, links: int = 16) -> dict[str, Any]:
+def scores(policy: Acting, ranges: Sequence[str] = ("paper", "paper-test"), *, links: int = 8) -> dict[str, Any]:
     """Rewards and their parts on links that were never trained on, by range.
 
     Args:

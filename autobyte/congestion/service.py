@@ -7,7 +7,7 @@ import numpy as np
 
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.paths import Interval
-from autobyte.congestion.policy import Policy
+from autobyte.congestion.policy import RatePolicy
 from autobyte.congestion.senses import FEATURES, INPUTS, length_s, look, next_pace
 from autobyte.congestion.stored import shipped
 from autobyte.errors import InputError
@@ -48,7 +48,7 @@ class Service:
         policy: decides; the one that comes with the package by default.
     """
 
-    def __init__(self, policy: Policy | None = None) -> None:
+    def __init__(self, policy: RatePolicy | None = None) -> None:
         self._policy = shipped() if policy is None else policy
         self._senders: dict[int, Sender] = {}
         self._next = 0

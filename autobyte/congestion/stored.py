@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from autobyte.congestion.policy import Policy
+from autobyte.congestion.policy import RatePolicy
 from autobyte.drafts import draft_of
 from autobyte.errors import FileError, InputError
 
 SHIPPED = Path(__file__).parent / "weights"
 
 
-def save_policy(policy: Policy, path: Path, *, about: Mapping[str, Any]) -> None:
+def save_policy(policy: RatePolicy, path: Path, *, about: Mapping[str, Any]) -> None:
     """Write a policy, and a JSON file of the same name that says what it was made from and how good it is.
 
     Raises:
@@ -28,24 +28,24 @@ def save_policy(policy: Policy, path: Path, *, about: Mapping[str, Any]) -> None
         draft.write_text(json.dumps({**about, "digest": digest(policy)}, indent=1, allow_nan=False) + "\n")
 
 
-def load_policy(path: Path) -> Policy:
+def load_policy(path: Path) -> RatePolicy:
     """Read a policy.
 
     Raises:
         FileError: no such file, or none of a policy.
     """
     try:
-        return Policy(read_arrays(path))
+        return RatePolicy(read_arrays(path))
     except InputError as error:
         raise FileError(f"weights {path} are damaged: {error}") from None
 
 
-def shipped(name: str = "mocc") -> Policy:
+def shipped(name: str = "mocc") -> RatePolicy:
     """The policy that comes with the package."""
     return load_policy(SHIPPED / f"{name}.npz")
 
 
-def digest(policy: Policy) -> str:
+def digest(policy: RatePolicy) -> str:
     """Sixteen hexadecimal digits that change with any weight."""
     total = hashlib.sha256()
     for name in sorted(policy.arrays):

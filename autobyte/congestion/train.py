@@ -14,7 +14,7 @@ from autobyte.congestion.algos.aurora import INPUT, reward
 from autobyte.congestion.halfway import Half, discard_half, load_half, save_half
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import BOOTSTRAPS, Objective, landmarks, traversal
-from autobyte.congestion.policy import Policy
+from autobyte.congestion.policy import RatePolicy
 from autobyte.congestion.ppo import gather, update
 from autobyte.congestion.ranges import range_of
 from autobyte.errors import InputError, unknown
@@ -98,8 +98,8 @@ class Recipe:
 
 
 def train(
-    recipe: Recipe, *, start: Policy | None = None, keep: Path | None = None, told: Told | None = None
-) -> Policy:
+    recipe: Recipe, *, start: RatePolicy | None = None, keep: Path | None = None, told: Told | None = None
+) -> RatePolicy:
     """Train a policy.
 
     Args:

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from autobyte.congestion.batch import LinkBatch
-from autobyte.congestion.link import PacketLink, Steady
-from autobyte.congestion.paths import Bottleneck, Profile, Route
+from autobyte.congestion.link import PacketLink, SteadyPace
+from autobyte.congestion.paths import Bottleneck, RateProfile, Route
 from autobyte.congestion.ranges import range_of
 from autobyte.congestion.senses import length_s, look, next_pace
 
 
 def test_a_step_is_that_of_the_readable_link() -> None:
-    world, route = Bottleneck(Profile((0.0, 0.5), (300.0, 150.0)), 20, 0.02), Route(0.06)
+    world, route = Bottleneck(RateProfile((0.0, 0.5), (300.0, 150.0)), 20, 0.02), Route(0.06)
     batch = LinkBatch(lambda rng: (world, route), 1, seed=4)
     seed, pace = int(batch.links.ways.seed[0]), float(batch.pace[0])
-    control = Steady(pace)
+    control = SteadyPace(pace)
     link, round_trip_s, now_s = PacketLink(world, [(route, control)], seed=seed), 0.06, 0.0
     for action in np.random.default_rng(0).normal(1.0, 2.0, 40):
         parts = batch.step(np.array([action]))[0]

@@ -5,7 +5,7 @@ import pytest
 
 from autobyte.congestion.evaluate import serve
 from autobyte.congestion.objectives import Objective
-from autobyte.congestion.paths import Bottleneck, Profile, Route
+from autobyte.congestion.paths import Bottleneck, RateProfile, Route
 
 WISHES = (Objective(0.8, 0.1, 0.1), Objective(0.1, 0.8, 0.1))
 
@@ -22,7 +22,7 @@ class Always:
 
 def test_always_more_fills_the_queue_and_always_less_leaves_the_link_empty() -> None:
     def draw(rng: np.random.Generator) -> tuple[Bottleneck, Route]:
-        return Bottleneck(Profile.steady(400.0), 40), Route(0.05)
+        return Bottleneck(RateProfile.steady(400.0), 40), Route(0.05)
 
     for action, utilisation, latency in ((1.0, 1.0, 0.0525 / 0.1525), (-1.0, 0.0, 1.0)):
         for one in serve(Always(action), WISHES, draw, links=3, steps=200, settled=150):
@@ -38,7 +38,7 @@ def test_every_objective_meets_the_same_links() -> None:
 
     def draw(rng: np.random.Generator) -> tuple[Bottleneck, Route]:
         drawn.append(rng.uniform(100, 400))
-        return Bottleneck(Profile.steady(drawn[-1]), 40), Route(0.05)
+        return Bottleneck(RateProfile.steady(drawn[-1]), 40), Route(0.05)
 
     first, second = serve(Always(0.0), WISHES, draw, links=4, steps=20, settled=10)
     assert len(drawn) == 4

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from autobyte.congestion.link import PacketLink, Steady
+from autobyte.congestion.link import PacketLink, SteadyPace
 from autobyte.congestion.packets import CompiledLinks
-from autobyte.congestion.paths import Bottleneck, Interval, Profile, Route
+from autobyte.congestion.paths import Bottleneck, Interval, RateProfile, Route
 from autobyte.errors import InputError
 
 WORLDS = 100
@@ -29,7 +29,7 @@ def random_world(rng: np.random.Generator) -> tuple[Bottleneck, list[Route]]:
         )
         for _ in range(int(rng.integers(1, 4)))
     ]
-    return Bottleneck(Profile(times_s, rates), int(rng.integers(0, 60)), loss), routes
+    return Bottleneck(RateProfile(times_s, rates), int(rng.integers(0, 60)), loss), routes
 
 
 def same(one: Interval, other: Interval) -> bool:
@@ -43,7 +43,7 @@ def test_a_thousand_random_intervals_are_equal_to_the_bit() -> None:
     acked = lost = 0
     for world in range(WORLDS):
         bottleneck, routes = random_world(rng)
-        controls = [Steady(1.0) for _ in routes]
+        controls = [SteadyPace(1.0) for _ in routes]
         link = PacketLink(bottleneck, list(zip(routes, controls, strict=True)), seed=world)
         compiled = CompiledLinks([bottleneck], [routes], seeds=[world])
         until_s = 0.0
@@ -67,7 +67,7 @@ def test_a_thousand_random_intervals_are_equal_to_the_bit() -> None:
 def test_links_beside_each_other_do_not_touch() -> None:
     rng = np.random.default_rng(1)
     worlds = [
-        Bottleneck(Profile.steady(float(rng.uniform(100, 900))), int(rng.integers(5, 50)), 0.02) for _ in range(5)
+        Bottleneck(RateProfile.steady(float(rng.uniform(100, 900))), int(rng.integers(5, 50)), 0.02) for _ in range(5)
     ]
     routes = [[Route(float(rng.uniform(0.02, 0.1)))] for _ in worlds]
     together = CompiledLinks(worlds, routes, seeds=range(5))
@@ -79,8 +79,8 @@ def test_links_beside_each_other_do_not_touch() -> None:
 
 
 def test_more_under_way_than_there_is_room_for_at_first() -> None:
-    world, routes = Bottleneck(Profile.steady(1e4), 5000), [Route(1.0), Route(0.3)]
-    link = PacketLink(world, [(route, Steady(6e3)) for route in routes])
+    world, routes = Bottleneck(RateProfile.steady(1e4), 5000), [Route(1.0), Route(0.3)]
+    link = PacketLink(world, [(route, SteadyPace(6e3)) for route in routes])
     compiled = CompiledLinks([world], [routes])
     for until_s in (0.5, 2.5):
         link.run(until_s)
@@ -90,6 +90,6 @@ def test_more_under_way_than_there_is_room_for_at_first() -> None:
 
 
 def test_links_with_different_numbers_of_flows_are_refused() -> None:
-    world = Bottleneck(Profile.steady(100.0), 5)
+    world = Bottleneck(RateProfile.steady(100.0), 5)
     with pytest.raises(InputError, match="every link needs as many flows as the others, got \\[1, 2\\]"):
         CompiledLinks([world, world], [[Route(0.1)], [Route(0.1), Route(0.2)]])

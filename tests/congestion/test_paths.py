@@ -6,20 +6,20 @@ import re
 import numpy as np
 import pytest
 
-from autobyte.congestion.paths import Bottleneck, Interval, Profile, Route, gradient_of, uniform
+from autobyte.congestion.paths import Bottleneck, Interval, RateProfile, Route, gradient_of, uniform
 from autobyte.errors import InputError
 
-STEADY = Profile.steady(10.0)
+STEADY = RateProfile.steady(10.0)
 
 
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: Profile.steady(0.0), "a link's rate must be positive and finite, got 0 packets/s"),
-        (lambda: Profile.steady(math.nan), "a link's rate must be positive and finite, got nan packets/s"),
-        (lambda: Profile((0.0, 1.0), (1.0,)), "a profile needs a rate for each time, got 2 times"),
-        (lambda: Profile((0.0, 2.0, 1.0), (1.0, 1.0, 1.0)), "times must ascend from 0, got (0.0, 2.0, 1.0)"),
-        (lambda: Profile((1.0,), (1.0,)), "times must ascend from 0, got (1.0,)"),
+        (lambda: RateProfile.steady(0.0), "a link's rate must be positive and finite, got 0 packets/s"),
+        (lambda: RateProfile.steady(math.nan), "a link's rate must be positive and finite, got nan packets/s"),
+        (lambda: RateProfile((0.0, 1.0), (1.0,)), "a profile needs a rate for each time, got 2 times"),
+        (lambda: RateProfile((0.0, 2.0, 1.0), (1.0, 1.0, 1.0)), "times must ascend from 0, got (0.0, 2.0, 1.0)"),
+        (lambda: RateProfile((1.0,), (1.0,)), "times must ascend from 0, got (1.0,)"),
         (lambda: Bottleneck(STEADY, -1), "a queue must hold at least 0 packets, got -1"),
         (lambda: Bottleneck(STEADY, 1, 1.0), "loss must be a share from 0 to below 1, got 1.0"),
         (lambda: Bottleneck(STEADY, 1, math.nan), "loss must be a share from 0 to below 1, got nan"),
@@ -33,7 +33,7 @@ def test_what_cannot_be_is_refused(make, complaint: str) -> None:
 
 
 def test_capacity_is_the_integral_of_the_rate() -> None:
-    profile = Profile((0.0, 1.0, 3.0), (10.0, 20.0, 5.0))
+    profile = RateProfile((0.0, 1.0, 3.0), (10.0, 20.0, 5.0))
     assert profile.capacity(0.5, 4.0) == pytest.approx(5 + 40 + 5)
     assert profile.capacity(3.5, 3.5) == 0
 

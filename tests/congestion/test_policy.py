@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from autobyte.congestion.model import ActorCritic
-from autobyte.congestion.policy import Policy
+from autobyte.congestion.policy import RatePolicy
 from autobyte.errors import InputError
 
 
@@ -30,4 +30,4 @@ def test_arrays_that_are_none_of_a_policy_are_refused() -> None:
     ):
         arrays = {key: value for key, value in good.items() if key != name} | ({} if bad is None else {name: bad})
         with pytest.raises(InputError, match=re.escape(f"as '{name}'")):
-            Policy(arrays)
+            RatePolicy(arrays)

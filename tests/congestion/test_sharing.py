@@ -2,17 +2,17 @@
 
 import pytest
 
-from autobyte.congestion.link import Steady
-from autobyte.congestion.paths import Bottleneck, Profile, Route
+from autobyte.congestion.link import SteadyPace
+from autobyte.congestion.paths import Bottleneck, RateProfile, Route
 from autobyte.congestion.sharing import jain, share_link
 from autobyte.errors import InputError
 
-WORLD = Bottleneck(Profile((0.0, 5.0), (1000.0, 500.0)), 50, 0.01)
+WORLD = Bottleneck(RateProfile((0.0, 5.0), (1000.0, 500.0)), 50, 0.01)
 
 
 def test_two_steady_flows() -> None:
     one, other = share_link(
-        WORLD, [(Route(0.05), Steady(300.0)), (Route(0.1), Steady(100.0))], seconds=9, settled_s=1
+        WORLD, [(Route(0.05), SteadyPace(300.0)), (Route(0.1), SteadyPace(100.0))], seconds=9, settled_s=1
     )
     assert one.packets_per_s == pytest.approx(300 * 0.99, rel=0.02)
     assert other.bytes_per_s == pytest.approx(100 * 0.99 * 1500, rel=0.03)
@@ -23,7 +23,7 @@ def test_two_steady_flows() -> None:
 
 
 def test_a_flow_that_sends_nothing_gets_nothing() -> None:
-    idle = share_link(WORLD, [(Route(0.05, start_s=8.0), Steady(10.0))], seconds=5, settled_s=1)[0]
+    idle = share_link(WORLD, [(Route(0.05, start_s=8.0), SteadyPace(10.0))], seconds=5, settled_s=1)[0]
     assert (idle.packets_per_s, idle.utilisation, idle.latency_ratio, idle.loss) == (0, 0, 0, 0)
 
 
@@ -35,4 +35,4 @@ def test_fairness() -> None:
 
 def test_a_run_that_is_too_short_is_refused() -> None:
     with pytest.raises(InputError, match="a run of 5 s must be longer than the 5 s that flows take to settle"):
-        share_link(WORLD, [(Route(0.05), Steady(1.0))], seconds=5, settled_s=5)
+        share_link(WORLD, [(Route(0.05), SteadyPace(1.0))], seconds=5, settled_s=5)

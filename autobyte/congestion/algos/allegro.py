@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from autobyte.congestion.algos.trials import Trial, Trials
+from autobyte.congestion.algos.trials import RateTrial, Trials
 from autobyte.congestion.paths import Interval
 
 LEAST_STEP, MOST_STEP = 0.01, 0.05
@@ -57,7 +57,7 @@ class Allegro:
         for trial in self._trials.lost(sent_s):
             self._judge(trial)
 
-    def _judge(self, trial: Trial) -> None:
+    def _judge(self, trial: RateTrial) -> None:
         gained = utility(trial.packets_per_s, trial.loss)
         if trial.kind == MOVE:
             self._move(trial.packets_per_s, gained)

@@ -8,7 +8,7 @@ from autobyte.congestion.paths import gradient_of
 
 
 @dataclass
-class Trial:
+class RateTrial:
     """A rate that was tried for an interval, and the fate of the packets that were sent in it.
 
     Args:
@@ -41,14 +41,14 @@ class Trials:
     """Trials one after another, each known when a packet that was sent after it is."""
 
     def __init__(self, packets_per_s: float) -> None:
-        self._open = deque([Trial(packets_per_s, 0, 0.0)])
+        self._open = deque([RateTrial(packets_per_s, 0, 0.0)])
 
     def begin(self, now_s: float, packets_per_s: float, *, kind: int = 0) -> None:
         """End the current trial, and begin another."""
         self._open[-1].end_s = now_s
-        self._open.append(Trial(packets_per_s, kind, now_s))
+        self._open.append(RateTrial(packets_per_s, kind, now_s))
 
-    def acked(self, sent_s: float, round_trip_s: float) -> list[Trial]:
+    def acked(self, sent_s: float, round_trip_s: float) -> list[RateTrial]:
         """Count a packet; the trials that are known by it."""
         known = self._known(sent_s)
         trial = self._open[0]
@@ -58,13 +58,13 @@ class Trials:
             trial.sums[place] += value
         return known
 
-    def lost(self, sent_s: float) -> list[Trial]:
+    def lost(self, sent_s: float) -> list[RateTrial]:
         """Count a packet; the trials that are known by it."""
         known = self._known(sent_s)
         self._open[0].lost += 1
         return known
 
-    def _known(self, sent_s: float) -> list[Trial]:
+    def _known(self, sent_s: float) -> list[RateTrial]:
         known = []
         while self._open[0].end_s <= sent_s:
             known.append(self._open.popleft())

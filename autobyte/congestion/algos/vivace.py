@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from autobyte.congestion.algos.trials import Trial, Trials
+from autobyte.congestion.algos.trials import RateTrial, Trials
 from autobyte.congestion.paths import Interval
 from autobyte.congestion.ranges import MBIT
 
@@ -61,7 +61,7 @@ class Vivace:
         for trial in self._trials.lost(sent_s):
             self._judge(trial)
 
-    def _judge(self, trial: Trial) -> None:
+    def _judge(self, trial: RateTrial) -> None:
         gained = utility(trial.packets_per_s / MBIT, trial.gradient, trial.loss)
         if trial.kind == START and gained > self._best:
             self._base, self._best = trial.packets_per_s, gained
