@@ -25,6 +25,8 @@
 #              hours. Remove a file of docs/data to measure it again.
 # make record  what the tests compare with: look at the diff before you commit it
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
+# make mocc    tables of the congestion control, simulated: 30 minutes on 2 cores; out/mocc keeps what was trained
+# make mocc-weights  the weights of the congestion controls that learn: 5 minutes
 # make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
 #
 # make clean   remove what these made
@@ -57,7 +59,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops gpu clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops mocc mocc-weights gpu clean
 
 setup: .venv/setup
 
@@ -174,6 +176,15 @@ paper-testbed: .venv/test
 		OMP_NUM_THREADS=1 $(BIN)/python paper/$$figure.py --testbed || exit 1; \
 	done
 	$(BIN)/python paper/claims.py
+
+mocc-weights: .venv/test
+	for mode in two-phase:mocc aurora:aurora orca-style:orca-style; do \
+		OMP_NUM_THREADS=1 $(BIN)/autobyte congestion train --mode $${mode%:*} \
+			--out autobyte/congestion/weights/$${mode#*:}.npz || exit 1; \
+	done
+
+mocc: .venv/test
+	for script in paper/mocc_*.py; do $(SAME) $(BIN)/python -W error $$script || exit 1; done
 
 record: .venv/test
 	$(BIN)/python tests/tuners/test_contract.py

@@ -37,10 +37,10 @@ def train(
     *,
     out: Annotated[Path, typer.Option("--out", help="file for the weights; scores go beside it, as .json")],
     mode: Annotated[
-        str, typer.Option("--mode", help="two-phase, mixed, individual (needs --objective), or aurora")
+        str, typer.Option("--mode", help="two-phase, mixed, individual (needs --objective), aurora, orca-style")
     ] = "two-phase",
     iterations: Annotated[int, typer.Option("--iterations", help="updates of the network")] = 400,
-    links: Annotated[int, typer.Option("--links", help="links that are played at the same time")] = 144,
+    links: Annotated[int, typer.Option("--links", help="links that are played at the same time")] = 72,
     range_: Annotated[
         list[str] | None, typer.Option("--range", help="where links are drawn from; may be repeated; default: paper")
     ] = None,

@@ -28,6 +28,7 @@ def adapted(
     pool: Sequence[Objective],
     seed: int = 0,
     replay: bool = True,
+    rate: float = RATE,
 ) -> Iterator[RatePolicy]:
     """Adapt a policy, update after update, without end.
 
@@ -42,6 +43,7 @@ def adapted(
         pool: old objectives.
         seed: of everything random.
         replay: an old objective takes part in every update.
+        rate: of learning.
 
     Raises:
         InputError: replay from an empty pool.
@@ -49,7 +51,7 @@ def adapted(
     if replay and not pool:
         raise InputError("requirement replay needs at least one old objective in its pool")
     model, rng = ActorCritic.of(policy), np.random.default_rng([seed, 3])
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     number = 0
     while True:
         old = pool[int(rng.integers(len(pool)))] if replay else objective

@@ -2,6 +2,8 @@
 
 import math
 
+from typing import Protocol
+
 import numpy as np
 
 from autobyte.congestion.packets import ACKED, LOST, SENT, TR, TT, CompiledLinks, R, T
@@ -10,7 +12,23 @@ from autobyte.congestion.ranges import Draw
 from autobyte.congestion.senses import FEATURES, HISTORY, Values, length_s, look, next_pace
 from autobyte.job import Floats
 
-FIRST_PACE = (0.1, 1.5)  # of the link's rate, the logarithm uniform; the release: from 0.3, uniform
+FIRST_PACE = (0.1, 3.0)  # of the link's rate, the logarithm uniform; the release: 0.3 to 1.5, uniform
+
+
+class Steering(Protocol):
+    """What actions do to flows, from one interval to the next."""
+
+    def steer(self, batch: "LinkBatch", action: Floats) -> tuple[Floats, Floats | None]:
+        """Paces (packets/s) and windows (packets; None: unlimited) of the next interval, shape [links]."""
+        ...
+
+
+class PaceSteering:
+    """An action changes the pace: MOCC's and Aurora's."""
+
+    def steer(self, batch: "LinkBatch", action: Floats) -> tuple[Floats, Floats | None]:
+        """A positive action multiplies, a negative one divides."""
+        return next_pace(batch.pace, action), None
 
 
 class LinkBatch:
@@ -25,9 +43,11 @@ class LinkBatch:
         draw: makes a link.
         links: how many.
         seed: of links, losses and first rates.
+        steering: what actions do.
     """
 
-    def __init__(self, draw: Draw, links: int, *, seed: int) -> None:
+    def __init__(self, draw: Draw, links: int, *, seed: int, steering: Steering | None = None) -> None:
+        self._steering = PaceSteering() if steering is None else steering
         rng = np.random.default_rng([seed, links])
         drawn = [draw(rng) for _ in range(links)]
         self.bottlenecks: list[Bottleneck] = [bottleneck for bottleneck, _ in drawn]
@@ -43,6 +63,7 @@ class LinkBatch:
             (links, 4)
         )  # packets acknowledged, lost, that could be served; latency ratio × seconds
         self.seconds = np.zeros(links)
+        self.acked, self.lost, self.now_s = np.zeros(links), np.zeros(links), np.zeros(links)  # of the last interval
 
     def step(self, action: Floats) -> Floats:
         """Change every rate, let an interval pass, and give the rewards of throughput, latency and loss.
@@ -54,11 +75,11 @@ class LinkBatch:
             Each from 0 to 1, shape [links, 3]: acknowledged over what the link could serve; least round trip there
             can be over the mean; packets not lost.
         """
-        self.pace = next_pace(self.pace, action)
+        self.pace, window = self._steering.steer(self, action)
         traffic = self.links.traffic
         start_s = traffic.now_s.copy()
         end_s = start_s + length_s(self.round_trip_s, self.pace)
-        self.links.run(self.pace[:, None], end_s)
+        self.links.run(self.pace[:, None], end_s, window=None if window is None else window[:, None])
         traffic = self.links.traffic
         counts = traffic.counts[:, 0]
         acked, lost = counts[:, ACKED], counts[:, LOST]
@@ -81,6 +102,7 @@ class LinkBatch:
         parts[:, 2] = 1.0 - lost / np.maximum(acked + lost, 1.0)
         self.totals += np.stack([acked, lost, capacity, parts[:, 1] * seconds], axis=1)
         self.seconds += seconds
+        self.acked, self.lost, self.now_s = acked.copy(), lost.copy(), end_s
         traffic.began_s[:, 0] = end_s
         counts[:] = 0.0
         return parts

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autobyte.congestion.batch import LinkBatch
+from autobyte.congestion.batch import LinkBatch, Steering
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.policy import RatePolicy
@@ -48,6 +48,7 @@ def gather(
     steps: int,
     seed: int,
     score: Scoring | None = None,
+    steering: Steering | None = None,
 ) -> Experience:
     """Let a policy act, at random around its mean, on new links.
 
@@ -58,9 +59,10 @@ def gather(
         steps: monitor intervals of each link.
         seed: of links and actions.
         score: makes one reward of three; the weighted sum by default.
+        steering: what actions do; they change the pace by default.
     """
     links, rng = len(objectives), np.random.default_rng([seed, 1])
-    batch = LinkBatch(draw, links, seed=seed)
+    batch = LinkBatch(draw, links, seed=seed, steering=steering)
     weights = np.array([one.weights for one in objectives])
     std = math.exp(policy.log_std)
     inputs = np.empty((steps + 1, links, INPUTS), dtype=np.float32)

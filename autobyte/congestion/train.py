@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from autobyte.congestion.algos.aurora import INPUT, reward
+from autobyte.congestion.algos import aurora, orca
 from autobyte.congestion.halfway import Half, discard_half, load_half, save_half
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import BOOTSTRAPS, Objective, landmarks, traversal
@@ -19,7 +19,7 @@ from autobyte.congestion.ppo import gather, update
 from autobyte.congestion.ranges import range_of
 from autobyte.errors import InputError, unknown
 
-MODES = ("two-phase", "mixed", "individual", "aurora")
+MODES = ("two-phase", "mixed", "individual", "aurora", "orca-style")
 BOOTSTRAP_SHARE = 0.25  # of the iterations
 FIRST_RATE, LAST_RATE = 1e-3, 1e-4  # of learning
 WINDOW = 12  # neighbours that an update takes in: as many as a bootstrap reaches
@@ -33,7 +33,8 @@ class Recipe:
     """All that a training is made of.
 
     Args:
-        mode: two-phase, mixed (all landmarks at once), individual (one objective) or aurora (its own reward).
+        mode: two-phase, mixed (all landmarks at once), individual (one objective), aurora or
+            orca-style (rewards of their own).
         iterations: updates.
         links: played at the same time.
         steps: monitor intervals of each link in an iteration.
@@ -49,7 +50,7 @@ class Recipe:
 
     mode: str = "two-phase"
     iterations: int = 400
-    links: int = 144
+    links: int = 72
     steps: int = 128
     seed: int = 0
     ranges: tuple[str, ...] = ("paper",)
@@ -79,8 +80,8 @@ class Recipe:
             case "individual":
                 assert self.objective is not None
                 return (self.objective,) * self.links
-            case "aurora":
-                return (INPUT,) * self.links
+            case "aurora" | "orca-style":
+                return (aurora.INPUT,) * self.links
             case "mixed":
                 order = landmarks(self.grid)
                 return tuple(order[(iteration + link) % len(order)] for link in range(self.links))
@@ -139,8 +140,15 @@ def _learn(
         group["lr"] = FIRST_RATE + (LAST_RATE - FIRST_RATE) * iteration / recipe.iterations
     draw = range_of(recipe.ranges[iteration % len(recipe.ranges)]).draw
     seed = recipe.seed * 1_000_003 + iteration
-    score = reward if recipe.mode == "aurora" else None
-    seen = gather(model.policy(), draw, recipe.objectives(iteration), steps=recipe.steps, seed=seed, score=score)
+    seen = gather(
+        model.policy(),
+        draw,
+        recipe.objectives(iteration),
+        steps=recipe.steps,
+        seed=seed,
+        score={"aurora": aurora.reward, "orca-style": orca.reward}.get(recipe.mode),
+        steering=orca.WindowSteering(recipe.links) if recipe.mode == "orca-style" else None,
+    )
     update(model, optimizer, seen, seed=seed)
     if told is not None:
         told(iteration + 1, recipe.iterations, seen.reward)

@@ -8,6 +8,7 @@ from autobyte.congestion.algos.bbr import Bbr
 from autobyte.congestion.algos.copa import Copa
 from autobyte.congestion.algos.cubic import Cubic
 from autobyte.congestion.algos.learned import Mocc
+from autobyte.congestion.algos.orca import OrcaStyle
 from autobyte.congestion.algos.vegas import Vegas
 from autobyte.congestion.algos.vivace import Vivace
 from autobyte.congestion.link import Congestion
@@ -16,7 +17,7 @@ from autobyte.congestion.service import Service
 from autobyte.congestion.stored import shipped
 from autobyte.errors import unknown
 
-ALGORITHMS = ("cubic", "vegas", "bbr", "copa", "allegro", "vivace", "aurora", "mocc")
+ALGORITHMS = ("cubic", "vegas", "bbr", "copa", "allegro", "vivace", "aurora", "orca-style", "mocc")
 
 
 def make_control(name: str, objective: Objective, *, seed: int = 0) -> Congestion:
@@ -40,6 +41,8 @@ def make_control(name: str, objective: Objective, *, seed: int = 0) -> Congestio
             return Vivace(seed=seed)
         case "aurora":
             return Mocc(Service(shipped("aurora")), INPUT)
+        case "orca-style":
+            return OrcaStyle(shipped("orca-style"))
         case "mocc":
             return Mocc(Service(), objective)
     raise unknown("congestion control", name, ALGORITHMS)
