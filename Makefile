@@ -178,9 +178,10 @@ paper-testbed: .venv/test
 	$(BIN)/python paper/claims.py
 
 mocc-weights: .venv/test
-	for mode in two-phase:mocc aurora:aurora orca-style:orca-style; do \
-		OMP_NUM_THREADS=1 $(BIN)/autobyte congestion train --mode $${mode%:*} \
-			--out autobyte/congestion/weights/$${mode#*:}.npz || exit 1; \
+	OMP_NUM_THREADS=1 $(BIN)/autobyte congestion train --out autobyte/congestion/weights/mocc.npz
+	for mode in aurora orca-style; do \
+		OMP_NUM_THREADS=1 $(BIN)/autobyte congestion train --mode $$mode --iterations 120 \
+			--out autobyte/congestion/weights/$$mode.npz || exit 1; \
 	done
 
 mocc: .venv/test

@@ -39,7 +39,7 @@ def train(
     mode: Annotated[
         str, typer.Option("--mode", help="two-phase, mixed, individual (needs --objective), aurora, orca-style")
     ] = "two-phase",
-    iterations: Annotated[int, typer.Option("--iterations", help="updates of the network")] = 400,
+    iterations: Annotated[int, typer.Option("--iterations", help="updates of the network")] = 240,
     links: Annotated[int, typer.Option("--links", help="links that are played at the same time")] = 72,
     range_: Annotated[
         list[str] | None, typer.Option("--range", help="where links are drawn from; may be repeated; default: paper")
@@ -61,7 +61,7 @@ def train(
     from autobyte.congestion.objectives import parse_objective
     from autobyte.congestion.record import scores
     from autobyte.congestion.stored import save_policy
-    from autobyte.congestion.train import Recipe
+    from autobyte.congestion.train import OWN_REWARD, Recipe
     from autobyte.congestion.train import train as learn
     from autobyte.errors import InputError
     from autobyte.results import versions
@@ -77,12 +77,14 @@ def train(
         objective=parse_objective(objective) if objective else None,
     )
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    rewards: list[float] = []
     with progress(f"training {mode}") as step:
-        policy = learn(
-            recipe,
-            keep=out.with_suffix(".half.npz"),
-            told=lambda done, total, reward: step(done, total, f"reward {reward:.3f}"),
-        )
+
+        def told(done: int, total: int, reward: float) -> None:
+            rewards.append(reward)
+            step(done, total, f"reward {reward:.3f}")
+
+        policy = learn(recipe, keep=out.with_suffix(".half.npz"), told=told)
     cpu_s, seconds = time.process_time() - began_cpu_s, time.perf_counter() - began_s
     about: dict[str, Any] = {
         "what": "simulated",
@@ -93,14 +95,15 @@ def train(
         "versions": versions(),
         "cpu_s": round(cpu_s, 1),
         "seconds": round(seconds, 1),
-        "scores": scores(policy),
+        "scores": {"own reward": round(rewards[-1], 4)} if mode in OWN_REWARD else scores(policy),
     }
     save_policy(policy, out, about=about)
     if json:
         print_json(about)
         return
     print_line(f"{out}: {out.stat().st_size / 1e3:.0f} KB, {cpu_s:.0f} s of CPU time")
-    _print_scores(about["scores"])
+    if mode not in OWN_REWARD:
+        _print_scores(about["scores"])
 
 
 @app.command("evaluate")

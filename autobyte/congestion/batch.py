@@ -1,7 +1,6 @@
 """Many links to learn on at once: an action for each, features and three rewards back; everything in arrays."""
 
 import math
-
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +12,8 @@ from autobyte.congestion.senses import FEATURES, HISTORY, Values, length_s, look
 from autobyte.job import Floats
 
 FIRST_PACE = (0.1, 3.0)  # of the link's rate, the logarithm uniform; the release: 0.3 to 1.5, uniform
+
+MOST_PACE = 3.0  # times the link's rate; the release: at most twice the greatest of its range
 
 
 class Steering(Protocol):
@@ -28,7 +29,7 @@ class PaceSteering:
 
     def steer(self, batch: "LinkBatch", action: Floats) -> tuple[Floats, Floats | None]:
         """A positive action multiplies, a negative one divides."""
-        return next_pace(batch.pace, action), None
+        return np.minimum(next_pace(batch.pace, action), MOST_PACE * batch.capacity_per_s), None
 
 
 class LinkBatch:

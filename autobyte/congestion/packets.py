@@ -17,6 +17,7 @@ from autobyte.job import Floats, Ints
 
 SENT, ACKED, LOST, T, TT, R, TR = range(7)  # what is counted in an interval
 RING = 64  # notices under way that a flow has room for at first
+MOST_UNDER_WAY = 1 << 20  # beyond, memory runs out
 
 
 class LinkTables(NamedTuple):
@@ -240,6 +241,10 @@ class CompiledLinks:
     def _widen(self) -> None:
         """Make room for twice as many notices."""
         state, ring = self.traffic, self.traffic.told_s.shape[2]
+        if ring >= MOST_UNDER_WAY:
+            raise InputError(
+                f"more than {MOST_UNDER_WAY:,} packets of a flow are under way; bound its pace or its window"
+            )
         order = (state.first[..., None] + np.arange(ring)) % ring
         rings = {
             name: np.concatenate([np.take_along_axis(old, order, 2), np.zeros_like(old)], axis=2)

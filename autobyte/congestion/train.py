@@ -20,6 +20,7 @@ from autobyte.congestion.ranges import range_of
 from autobyte.errors import InputError, unknown
 
 MODES = ("two-phase", "mixed", "individual", "aurora", "orca-style")
+OWN_REWARD = ("aurora", "orca-style")  # these serve no objective of MOCC
 BOOTSTRAP_SHARE = 0.25  # of the iterations
 FIRST_RATE, LAST_RATE = 1e-3, 1e-4  # of learning
 WINDOW = 12  # neighbours that an update takes in: as many as a bootstrap reaches
@@ -49,7 +50,7 @@ class Recipe:
     """
 
     mode: str = "two-phase"
-    iterations: int = 400
+    iterations: int = 240
     links: int = 72
     steps: int = 128
     seed: int = 0
@@ -124,7 +125,7 @@ def train(
     try:
         for iteration in range(done, recipe.iterations):
             _learn(model, optimizer, recipe, iteration, told)
-            if keep is not None and (iteration + 1) % EVERY == 0:
+            if keep is not None and (iteration + 1) % EVERY == 0 and iteration + 1 < recipe.iterations:
                 save_half(keep, Half.of(model, optimizer, iteration + 1), recipe=repr(recipe))
     finally:
         torch.set_num_threads(threads)

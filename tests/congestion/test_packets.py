@@ -89,6 +89,12 @@ def test_more_under_way_than_there_is_room_for_at_first() -> None:
             assert same(flow.finish(until_s), compiled.finish(0, place))
 
 
+def test_packets_without_end_are_refused() -> None:
+    links = CompiledLinks([Bottleneck(RateProfile.steady(1.0), 5)], [[Route(1e4)]])
+    with pytest.raises(InputError, match="more than 1,048,576 packets of a flow are under way; bound its pace"):
+        links.run(np.array([[1e6]]), np.array([1e4]))
+
+
 def test_links_with_different_numbers_of_flows_are_refused() -> None:
     world = Bottleneck(RateProfile.steady(100.0), 5)
     with pytest.raises(InputError, match="every link needs as many flows as the others, got \\[1, 2\\]"):

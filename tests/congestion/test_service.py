@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,3 +101,13 @@ def test_no_pytorch_is_loaded_to_choose_a_rate() -> None:
     code = "import sys\nfrom autobyte.congestion.service import Service\nService()\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
+
+
+def test_the_example_has_20_lines_and_serves_both_flows() -> None:
+    example = Path(__file__).parents[2] / "examples" / "congestion_rates.py"
+    assert len(example.read_text().splitlines()) <= 20
+    done = subprocess.run([sys.executable, example], check=True, capture_output=True, text=True)
+    numbers = re.findall(r"⟩: (\d+) packets/s, round trip (\d+) ms", done.stdout)
+    (bulk, bulk_ms), (latency, latency_ms) = [(int(per_s), int(ms)) for per_s, ms in numbers]
+    assert min(bulk, latency) > 850
+    assert latency_ms <= bulk_ms

@@ -10,7 +10,7 @@ from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.stored import SHIPPED, digest, load_policy, save_policy, shipped
 from autobyte.errors import FileError
 
-SHIP = ("mocc", "aurora")
+SHIP = ("mocc", "aurora", "orca-style")
 
 
 def test_a_policy_survives_its_file(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Orca-style (after Abbasloo et al., SIGCOMM 2020): CUBIC's window, times a power of two that a network chooses.
 
 It is not the original: features, network and training are those of MOCC here, with constant weights. In training,
-CUBIC moves once in an interval instead of with every acknowledgement. The reward is Orca's, with the loss at factor 1:
-(throughput − loss) / round trip, over the greatest throughput / least round trip.
+CUBIC moves once in an interval instead of with every acknowledgement. The reward is Orca's, with factor 1 for the
+loss: (throughput − loss) / round trip, over greatest throughput / least round trip.
 """
 
 import math
@@ -19,6 +19,7 @@ from autobyte.job import Floats
 
 POWER, MOST_POWER = 0.1, 0.5  # of two: for an action of 1, and at most
 FIRST_S = 0.05
+MOST_WINDOW = 2.0  # times what queue and link hold, in training
 
 
 def reward(parts: Floats, batch: LinkBatch) -> Floats:
@@ -55,7 +56,8 @@ class WindowSteering:
         self._epoch_s = np.where(shrinks, batch.now_s, self._epoch_s)
         self._slow_start &= ~shrinks
         moved = np.where(shrinks, BETA * self._window, grown)
-        self._window = np.maximum(LEAST, moved * power(action))
+        ceiling = MOST_WINDOW * (batch.links.ways.queue + batch.capacity_per_s * batch.round_trip_s)
+        self._window = np.clip(moved * power(action), LEAST, ceiling)
         return np.full(len(action), math.inf), self._window
 
 
