@@ -39,7 +39,7 @@ def train(
     mode: Annotated[
         str, typer.Option("--mode", help="two-phase, mixed, individual (needs --objective), aurora, orca-style")
     ] = "two-phase",
-    iterations: Annotated[int, typer.Option("--iterations", help="updates of the network")] = 240,
+    iterations: Annotated[int, typer.Option("--iterations", help="updates of the network")] = 600,
     links: Annotated[int, typer.Option("--links", help="links that are played at the same time")] = 72,
     range_: Annotated[
         list[str] | None, typer.Option("--range", help="where links are drawn from; may be repeated; default: paper")

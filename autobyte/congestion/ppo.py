@@ -29,6 +29,7 @@ Scoring = Callable[[Floats, LinkBatch], Floats]
 class Experience:
     """What was seen and done: arrays of shape [steps × links], inputs of [steps × links, 33].
 
+    Advantages have mean 0 and deviation 1 for each objective.
     `reward` is the mean of the objectives' rewards in the second half of the steps.
     """
 
@@ -77,13 +78,14 @@ def gather(
     inputs[steps, :, 3:] = batch.seen
     values = policy.value(inputs.reshape(-1, INPUTS)).reshape(steps + 1, links)
     advantages = advantages_of((1 - GAMMA) * rewards, values)
+    returns = advantages + values[:-1]
     log_probabilities = -0.5 * noise**2 - policy.log_std - 0.5 * math.log(2 * math.pi)
     return Experience(
         inputs[:-1].reshape(-1, INPUTS),
         actions.ravel(),
         log_probabilities.ravel(),
-        advantages.ravel(),
-        (advantages + values[:-1]).ravel(),
+        _evened(advantages, objectives).ravel(),
+        returns.ravel(),
         float(rewards[steps // 2 :].mean()),
     )
 
@@ -97,6 +99,15 @@ def advantages_of(rewards: Floats, values: Values) -> Values:
     return advantages[:-1].astype(np.float32)
 
 
+def _evened(advantages: Values, objectives: Sequence[Objective]) -> Values:
+    """Advantages with mean 0 and deviation 1 for each objective: else those with great rewards drown the others."""
+    evened = np.empty_like(advantages)
+    for objective in set(objectives):
+        own = [place for place, one in enumerate(objectives) if one == objective]
+        evened[:, own] = (advantages[:, own] - advantages[:, own].mean()) / (advantages[:, own].std() + 1e-8)
+    return evened
+
+
 def update(model: ActorCritic, optimizer: torch.optim.Optimizer, seen: Experience, *, seed: int) -> None:
     """Improve a model by what was seen.
 
@@ -104,14 +115,12 @@ def update(model: ActorCritic, optimizer: torch.optim.Optimizer, seen: Experienc
     replay, ½ (L(new) + L(old)) (MOCC, sec. 4.3).
     """
     rng = np.random.default_rng([seed, 2])
-    spread = seen.advantages.std() + 1e-8
-    advantages = (seen.advantages - seen.advantages.mean()) / spread
     columns = [
         torch.from_numpy(part)
-        for part in (seen.inputs, seen.actions, seen.log_probabilities, advantages, seen.returns)
+        for part in (seen.inputs, seen.actions, seen.log_probabilities, seen.advantages, seen.returns)
     ]
     for _ in range(EPOCHS):
-        for part in np.array_split(rng.permutation(len(advantages)), PARTS):
+        for part in np.array_split(rng.permutation(len(seen.actions)), PARTS):
             chosen = torch.from_numpy(part)
             optimizer.zero_grad()
             _loss(model, *(column[chosen] for column in columns)).backward()  # type: ignore[no-untyped-call]

@@ -50,7 +50,7 @@ class Recipe:
     """
 
     mode: str = "two-phase"
-    iterations: int = 240
+    iterations: int = 600
     links: int = 72
     steps: int = 128
     seed: int = 0

@@ -45,6 +45,13 @@ def test_what_is_gathered_is_of_the_policys_own_actions() -> None:
     assert 0 < seen.reward < 1
 
 
+def test_every_objective_has_the_same_say() -> None:
+    wishes = [WISH, Objective(0.05, 0.05, 0.9)] * 3
+    seen = gather(ActorCritic(seed=2).policy(), range_of("paper").draw, wishes, steps=20, seed=7)
+    for own in (seen.advantages.reshape(20, 6)[:, place::2] for place in range(2)):
+        np.testing.assert_allclose((own.mean(), own.std()), (0, 1), atol=1e-5)
+
+
 def test_another_reward_can_be_asked_for() -> None:
     policy = ActorCritic(seed=2).policy()
     seen = gather(
