@@ -4,7 +4,7 @@
 
 Simulated. Writes data/mocc_links.csv (sweeps over rate, delay, queue and loss) and data/mocc_sharing.csv (flows of a
 kind, and MOCC beside CUBIC and BBR). A run lasts 16 s of virtual time, and the last half counts; flows that share
-have twice as long. Networks are those that ship with the package. What differs between seeds is which packets are lost.
+have twice as long. Networks are those that ship with the package. Seeds differ in which packets are lost.
 """
 
 import statistics
