@@ -24,6 +24,7 @@
 # make shaped  the measurements on shaped links in docs/benchmarks.md and docs/tuners.md: root, an idle machine, about three
 #              hours. Remove a file of docs/data to measure it again.
 # make record  what the tests compare with: look at the diff before you commit it
+# make versions  the loops' tests with the oldest releases of Accelerate, transformers and Lightning that are supported
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
 # make mocc    tables of the congestion control, simulated: 30 minutes on 2 cores; out/mocc keeps what was trained
 # make mocc-weights  the weights of the congestion controls that learn: 5 minutes
@@ -59,7 +60,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops mocc mocc-weights gpu clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops versions gpu clean
 
 setup: .venv/setup
 
@@ -159,6 +160,10 @@ shaped: .venv/test
 loops: .venv/test
 	$(BIN)/python tests/benchmarks/loops.py
 
+versions: .venv/test
+	$(filter-out -c constraints.txt,$(PIP)) --upgrade --no-deps --target out/oldest -r tests/integrations/oldest.txt
+	PYTHONPATH=out/oldest $(BIN)/python -m pytest tests/integrations
+
 gpu:
 	$(GPU_PYTHON) tools/gpu/run.py
 
@@ -176,6 +181,8 @@ paper-testbed: .venv/test
 		OMP_NUM_THREADS=1 $(BIN)/python paper/$$figure.py --testbed || exit 1; \
 	done
 	$(BIN)/python paper/claims.py
+
+.PHONY: mocc mocc-weights
 
 mocc-weights: .venv/test
 	OMP_NUM_THREADS=1 $(BIN)/autobyte congestion train --out autobyte/congestion/weights/mocc.npz

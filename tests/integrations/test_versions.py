@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,16 @@ def test_versions_that_were_never_tried(
         versions.check_version(package)
         versions.check_version(package)
     assert [message.split(" was")[0] for message in caplog.messages] == [f"{package} 99.0"]
+
+
+def test_both_ends_of_what_is_supported_are_installed_somewhere() -> None:
+    """The newest by `make test`, the oldest by `make versions`."""
+    folder = Path(__file__).parent
+    for file, end in ((folder / "oldest.txt", 0), (folder.parents[1] / "constraints.txt", 1)):
+        pinned = dict(line.split("==") for line in file.read_text().splitlines() if "==" in line)
+        assert {name: pinned[name].rsplit(".", 1)[0] for name in versions.TRIED} == {
+            name: tried[end] for name, tried in versions.TRIED.items()
+        }
 
 
 def test_autobyte_imports_none_of_them() -> None:
