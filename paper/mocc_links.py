@@ -19,7 +19,6 @@ from autobyte.congestion.ranges import MBIT
 from autobyte.congestion.sharing import jain, share_link
 
 SECONDS, SETTLED_S = 16.0, 8.0
-SEEDS = 3
 BASE = {"mbit": 10.0, "round_trip_ms": 50.0, "queue": 100, "loss": 0.0}
 SWEEPS = {
     "mbit": (1.0, 5.0, 10.0, 50.0),
@@ -31,7 +30,10 @@ OBJECTIVES = (Objective(0.8, 0.1, 0.1), Objective(0.1, 0.8, 0.1), Objective(0.1,
 PAIRS = (("cubic", "cubic"), ("bbr", "bbr"), ("vegas", "vegas"), ("copa", "copa"), ("allegro", "allegro"))
 PAIRS += (("vivace", "vivace"), ("aurora", "aurora"), ("mocc", "mocc"), ("mocc", "cubic"), ("mocc", "bbr"))
 
-options = sheet.options(__doc__).parse_args()
+parser = sheet.options(__doc__)
+parser.add_argument("--seeds", type=int, default=3, help="runs of each, with other packets lost (default: 3)")
+options = parser.parse_args()
+SEEDS = options.seeds
 if options.quick:
     SECONDS, SETTLED_S, SEEDS = 2.0, 1.0, 1
     SWEEPS = {"loss": (0.0, 0.01)}
