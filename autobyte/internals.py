@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from inspect import unwrap
 from typing import Any, TypeVar, cast
 
 import torch
@@ -57,6 +58,17 @@ def is_unscaling() -> bool:
     return sys._getframe(2).f_code is GradScaler._unscale_grads_.__code__
 
 
+_ZEROING = {unwrap(each.zero_grad).__code__ for each in (nn.Module, Optimizer)}
+
+
+def is_zeroing() -> bool:
+    """Whether `model.zero_grad` or an optimizer's own is calling the function that calls this.
+
+    Both look at every `.grad` before they let go of it, and do not use what is in it.
+    """
+    return sys._getframe(2).f_code in _ZEROING
+
+
 def is_shared(gradient: Tensor) -> bool:
     """Whether other tensors lie in the memory of a gradient that its parameter has just got.
 
@@ -65,11 +77,10 @@ def is_shared(gradient: Tensor) -> bool:
     uses a storage. What autograd hands on is detached; a gradient that is a view was set by the user, whose buffer is
     to be averaged.
     """
-    if gradient.layout is not _strided or gradient._is_view():
+    if gradient.layout is not _strided:
         return False
     storage = gradient.untyped_storage()  # counts, too
-    uses: int = _uses(storage._cdata)
-    return uses > 2
+    return _uses(storage._cdata) > 2 and not gradient._is_view()
 
 
 def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -93,12 +104,11 @@ def default_store() -> Store:
     return PrefixStore(f"attempt{attempt}", _get_default_store())
 
 
-def own_store() -> Store:
-    """That store, by a connection of its own, because a client that waits lets no other thread ask meanwhile.
+def own_store(store: Store) -> Store:
+    """A store by a connection of its own, because a client that waits lets no other thread ask meanwhile.
 
     PyTorch's older stores cannot be cloned: then it is the one that all share.
     """
-    store = default_store()
     return store.clone() if hasattr(store, "clone") else store
 
 
@@ -277,14 +287,19 @@ class OwnReducer:
         )
         self._logger = Logger(self._reducer)
         self._reducer.set_logger(self._logger)
+        with torch.enable_grad():
+            self._ends = [end for end in map(_accumulator, each) if end is not None]
+
+    def adds(self) -> bool:
+        """Whether the backward pass that calls a hook in this thread adds to a gradient: `autograd.grad` does not."""
+        try:
+            return any(map(torch._C._will_engine_execute_node, self._ends))
+        except RuntimeError:  # it derives with respect to a parameter, and says so in no other way
+            return False
 
     def expect(self) -> None:
         """Gradients that become complete from now on are averaged, each once."""
         self._reducer.prepare_for_backward([])
-
-    def times(self) -> list[int]:
-        """When each gradient was last complete, as a number that no other pass has; it tells whether any was."""
-        return self._reducer.get_backward_stats()
 
     def missing(self) -> list[int]:
         """Places of gradients that a pass which has begun has not completed; none of a pass that is over.
@@ -310,7 +325,14 @@ class OwnReducer:
 
     def remove(self) -> None:
         """Take its hooks off the parameters."""
+        self._ends = []
         self._reducer._remove_autograd_hooks()
+
+
+def _accumulator(parameter: Tensor) -> Any:
+    """The node of autograd's that adds to a gradient; None of a parameter that needs none."""
+    node = parameter.view_as(parameter).grad_fn
+    return None if node is None else node.next_functions[0][0]
 
 
 class _Sums(dist.ProcessGroup):
@@ -358,12 +380,6 @@ class _Sum(Work):
         """Wait for it."""
         self._future.wait()
         return True
-
-
-def forget_hooks(parameter: nn.Parameter) -> None:
-    """Let autograd look for no hooks on a gradient once the last one is removed: else it goes on calling Python."""
-    if not parameter._post_accumulate_grad_hooks:
-        parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
 
 
 def backward_pass() -> int:
@@ -486,18 +502,20 @@ def is_compiled(module: nn.Module) -> bool:
 
     Hooks on what is inside are not called there, or have it compiled again. `torch.compile` has no public mark.
     """
-    if module.__dict__.get("_compiled_call_impl") is not None or isinstance(module, _ScriptModule):
+    own = module.__dict__
+    if own.get("_compiled_call_impl") is not None or isinstance(module, _ScriptModule):
         return True
-    return "_orig_mod" in module._modules  # hasattr would look for a parameter and a buffer of that name, too
+    return "_orig_mod" in own["_modules"]  # hasattr would look for a parameter and a buffer of that name, too
 
 
 def has_compiled_part(model: nn.Module) -> bool:
     """Whether a module of a model, or its `forward`, is compiled. Every step asks, and `modules()` takes its time."""
     modules, seen = [model], {model}
     for module in modules:  # grows meanwhile
-        if is_compiled(module) or ("forward" in module.__dict__ and has_compiled_forward(module)):
+        own = module.__dict__
+        if is_compiled(module) or ("forward" in own and has_compiled_forward(module)):
             return True
-        for child in module._modules.values():
+        for child in own["_modules"].values() if own["_modules"] else ():
             if child is not None and child not in seen:
                 seen.add(child)
                 modules.append(child)
@@ -521,7 +539,7 @@ def uncompiled(hook: Hook) -> Hook:
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is None:
         return hook
-    disabled, is_compiling = dynamo.disable(hook), torch.compiler.is_compiling
+    disabled, is_compiling = dynamo.disable(hook), torch.compiler.is_dynamo_compiling
 
     def either(*arguments: Any) -> Any:
         return disabled(*arguments) if is_compiling() else hook(*arguments)  # the former takes several times as long

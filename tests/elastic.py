@@ -1,7 +1,5 @@
 """A training under torchrun whose rank 1 is killed in the first attempt; the next goes on from the checkpoint.
 
-python elastic.py gloo|devices ENGINE FOLDER
-
 `devices` is a default group like NCCL's, as far as AutoByte can tell the two apart on a machine without GPUs: its
 only backend is for CUDA tensors, and collectives of CPU tensors are refused. Nothing ever travels by it, so it says
 nothing of NCCL itself: not how its communicators end, nor what they leave in the agent's store.
@@ -9,7 +7,6 @@ nothing of NCCL itself: not how its communicators end, nor what they leave in th
 
 import os
 import signal
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -71,7 +68,3 @@ def begin(group: str) -> None:
     except RuntimeError:
         return
     raise AssertionError("a collective of CPU tensors has worked")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -24,6 +24,9 @@ class Stream:
         assert moment.recorded, "an event that was not recorded yet is no wait at all"
         self.log.append(("wait", self.name, moment))
 
+    def wait_stream(self, stream: "Stream") -> None:
+        self.log.append(("follow", self.name, stream.name))
+
 
 class Moment:
     """An event: until it is recorded, waiting for it is no wait; `over` is what a query says."""

@@ -1,6 +1,6 @@
 """A training whose process ends in a way of its own, and notes the semaphores that it makes.
 
-python leaving.py twin|auto|loader-fork|loader-spawn returns|raises|SIGINT|SIGTERM FILE
+python leaving.py twin|auto tensors|fork|spawn returns|raises|SIGINT|SIGTERM FILE
 """
 
 import os
@@ -22,21 +22,20 @@ STEPS = 60
 WAYS: dict[str, dict[str, Any]] = {"twin": {"tuner": "twin", "budget": 2}, "auto": {"policy": "auto"}}
 
 
-def main(way: str, end: str, file: str) -> None:
-    """Train, and end."""
+def main(chooses: str, source: str, end: str, file: str) -> None:
+    """Train on tensors, or on what a worker of a data loader brings that was started so; and end."""
     note_semaphores(Path(file))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    keywords = WAYS.get(way, {})
-    optimizer = ab.DistributedOptimizer(sgd, model, keep=None, timeout=timedelta(seconds=60), **keywords)
-    batches: Any = torch.randn(8 * STEPS, 64)
-    if way.startswith("loader"):
-        kind = way.removeprefix("loader-")
-        batches = torch.utils.data.DataLoader(batches, batch_size=8, num_workers=1, multiprocessing_context=kind)
-    for step, batch in enumerate(batches if way.startswith("loader") else batches.split(8)):
+    optimizer = ab.DistributedOptimizer(sgd, model, keep=None, timeout=timedelta(seconds=60), **WAYS[chooses])
+    rows = torch.randn(8 * STEPS, 64)
+    batches: Any = rows.split(8)
+    if source != "tensors":
+        batches = torch.utils.data.DataLoader(rows, batch_size=8, num_workers=1, multiprocessing_context=source)
+    for step, batch in enumerate(batches):
         if step == STEPS - 20 and end != "returns":
             leave(end)
         optimizer.zero_grad()

@@ -14,6 +14,13 @@ import torch
 from torch import Tensor, nn
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here is downloaded
+IMPORTS = (
+    "accelerate",
+    "transformers.trainer",
+    "transformers.models.gpt2.modeling_gpt2",
+    "lightning",
+    "sklearn.datasets",
+)
 TEXTS, LENGTH, BATCH, ACCUMULATION, LIMIT = 96, 16, 4, 3, 1.0
 ADAMW: dict[str, float] = {"lr": 3e-3, "eps": 1e-5, "weight_decay": 0.01}
 

@@ -168,6 +168,14 @@ def moments(story: Story) -> None:
     story.see(*(value for state in states for value in state.values() if isinstance(value, Tensor)))
 
 
+def gradients(story: Story) -> None:
+    story.see(*(p.grad.norm() for p in story.net.parameters() if p.grad is not None))
+
+
+def forgotten(story: Story) -> None:
+    story.optimizer.state.clear()
+
+
 def numbers(story: Story) -> None:
     story.see(*(torch.from_numpy(p.detach().numpy().copy()) for p in story.net.parameters()))
 
@@ -176,7 +184,8 @@ ACTIONS: dict[str, Callable[[Story], None]] = {
     action.__name__: action
     for action in (
         *(step, averaged, shadowed, swapped, decayed, clamped, one_weight, normed, method, inferred, part, copied),
-        *(vector, state, loaded, pickled, functional, buffers, cleared, learning_rate, moments, numbers),
+        *(vector, state, loaded, pickled, functional, buffers, cleared, learning_rate, moments, gradients, forgotten),
+        numbers,
     )
 }
 

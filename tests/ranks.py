@@ -1,6 +1,7 @@
 """Real ranks for tests: a function runs in n processes that talk over gloo, and ends in time or is killed.
 
-A server process imports torch once; ranks are forked from it, so each case has fresh processes for some 50 ms.
+A server process imports torch once; ranks are forked from it, so each case has fresh processes for some 50 ms. Where
+ranks need what takes seconds to import, another server imports that as well.
 """
 
 import contextlib
@@ -19,13 +20,17 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch._dynamo", "autobyte.torch", "ranks"])  # DDP needs dynamo
+#: What most ranks need; DDP needs dynamo, and a fit of costs SciPy
+PRELOADED = ("torch._dynamo", "autobyte.torch", "scipy.optimize", "pytest", "hypothesis")
 
 
 class RankError(AssertionError):
@@ -41,6 +46,8 @@ class Ranks:
         timeout_s: after which all are killed.
         environ: set in every rank, before torch.distributed begins.
         init: whether torch.distributed is initialised, with gloo.
+        imports: modules that are imported already where they are installed.
+        daemon: whether they end with this process; then they may start none themselves.
     """
 
     def __init__(
@@ -51,6 +58,8 @@ class Ranks:
         timeout_s: float = 60.0,
         environ: Mapping[str, str] | None = None,
         init: bool = True,
+        imports: tuple[str, ...] = (),
+        daemon: bool = True,
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ranks"))
         self._clean = weakref.finalize(self, shutil.rmtree, self._folder, True)
@@ -63,9 +72,10 @@ class Ranks:
             settings = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
             log = str(self._log(rank))
             process = _context.Process(
-                target=_run, args=(where, settings, log, init, timeout_s, theirs, arguments), daemon=True
+                target=_run, args=(where, settings, log, init, timeout_s, theirs, arguments), daemon=daemon
             )
-            process.start()
+            with mock.patch.object(forkserver, "connect_to_new_process", server(imports).connect_to_new_process):
+                process.start()
             theirs.close()
             self.processes.append(process)
         self._until = time.monotonic() + timeout_s  # the first to start also waits for what all import
@@ -145,6 +155,14 @@ def free_port() -> int:
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
             return port
+
+
+@cache
+def server(imports: tuple[str, ...]) -> forkserver.ForkServer:
+    """The process that ranks are forked from, for the modules that it imports beside the usual ones."""
+    made = forkserver.ForkServer()
+    made.set_forkserver_preload([*PRELOADED, *imports])
+    return made
 
 
 def children_of(pid: int) -> Iterator[int]:

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from jobs import BARE, jobs, make_job, make_model
 
 from autobyte.bound import bound_s, gap_closed, wire_s
+from autobyte.config import Config
 from autobyte.job import Cluster, Job
+from autobyte.models import load
+from autobyte.simulator.simulate import simulate
+from autobyte.units import KIB
 
 FOUR = Cluster(4, up_bytes_per_s=(1.5,), down_bytes_per_s=(1.5,))  # 1 s per byte: 1.5 bytes cross it at 1.5 bytes/s
 SERVED = replace(FOUR, servers=4)
@@ -134,3 +138,20 @@ def test_there_is_no_gap_within_5_percent() -> None:
     assert gap_closed(1.0, 1.049, 1.0) is None
     assert gap_closed(1.0, 1.051, 1.0) == 1
     assert gap_closed(0.0, 0.0, 0.0) is None
+
+
+@pytest.mark.parametrize("servers", [0, 4])
+@pytest.mark.parametrize("model", ["vgg16", "gpt2", "resnet50", "densenet121"])
+def test_where_gradients_are_clipped_a_schedule_of_free_blocks_comes_close_to_it(model: str, servers: int) -> None:
+    rate = (1e8,)
+    free = Cluster(4, servers, up_bytes_per_s=rate, down_bytes_per_s=rate, latency_s=0.0, overhead_s=(0.0, 0.0))
+    small = load(model).scaled(size=0.02)
+    alike = small.scaled(time=wire_s(Job(small, free)) / 1.1 / small.compute_s)
+    job = Job(alike, free, clips=True)
+    step_s = min(
+        simulate(job, Config(size, size, knobs={"fusion": fusion})).step_s[-1]
+        for size in (32 * KIB, 128 * KIB)
+        for fusion in (0, 1)
+    )
+    assert bound_s(job) <= step_s * (1 + 1e-9)
+    assert step_s <= 1.04 * bound_s(job)

@@ -1,16 +1,20 @@
 """Every example does what it says."""
 
+import contextlib
+import io
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import optuna
 import pytest
+from loops import IMPORTS
 from optuna.trial import TrialState
-from ranks import free_port
+from ranks import on_ranks
 
 from autobyte.cli import run
 from autobyte.cli.options import make_job
@@ -64,21 +68,26 @@ def test_scenarios_change_something_within_200_iterations(file: Path) -> None:
         assert scenario.cluster(base, at) != scenario.cluster(base, at - 1)
 
 
+def says(*words: str) -> str:
+    """What rank 0 of an example prints, which is called on two ranks as torchrun calls it."""
+    torchrun = {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
+    return on_ranks(_run, 2, *words, timeout_s=200, environ=torchrun, init=False, imports=IMPORTS)[0]
+
+
+def _run(_rank: int, *words: str) -> str:
+    sys.argv = [str(EXAMPLES / words[0]), *words[1:]]
+    sys.path.insert(0, str(EXAMPLES))  # as Python does for a script
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    return said.getvalue()
+
+
 def test_digits_are_learned_alike_with_ddp_and_autobyte() -> None:
     """The README's command, and the same parameters to the bit: so the same images are right."""
     right = {}
     for how in ("--ddp", "--autobyte"):
-        words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        words += ["--master-port", str(free_port()), EXAMPLES / "train_digits.py"]
-        done = subprocess.run(
-            [*words, how, "--epochs", "3"],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        name, right[how] = re.search(r"^(\w+), 2 ranks: ([\d.]+)% of the test images right", done.stdout).groups()
+        said = says("train_digits.py", how, "--epochs", "3")
+        name, right[how] = re.search(r"^(\w+), 2 ranks: ([\d.]+)% of the test images right", said).groups()
         assert name == {"--ddp": "DDP", "--autobyte": "AutoByte"}[how]
     assert right["--autobyte"] == right["--ddp"]
     assert float(right["--autobyte"]) > 90
@@ -91,42 +100,33 @@ def test_a_gpt2_is_trained_alike_with_ddp_and_autobyte(words: list[str]) -> None
     pytest.importorskip(words[0].replace("trainer", "transformers"))
     losses = {}
     for how in ("--ddp", "--autobyte"):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        command += [
-            "--master-port",
-            str(free_port()),
-            EXAMPLES / f"train_{words[0]}.py",
-            how,
-            *words[1:],
-            "--steps",
-            "6",
-        ]
-        done = subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        )
-        (losses[how],) = re.findall(r"^\w+, 2 ranks: loss ([\d.]+) on texts held out", done.stdout, re.MULTILINE)
+        said = says(f"train_{words[0]}.py", how, *words[1:], "--steps", "6")
+        (losses[how],) = re.findall(r"^\w+, 2 ranks: loss ([\d.]+) on texts held out", said, re.MULTILINE)
     assert float(losses["--autobyte"]) == pytest.approx(float(losses["--ddp"]), abs=2e-4)
     assert float(losses["--ddp"]) < 5.0, "nothing was learned"
 
 
 def test_a_rank_is_lost_and_training_ends_with_the_parameters_of_ddp(tmp_path: Path) -> None:
     """On both engines torchrun starts the ranks again, and they go on where the survivor was."""
-    ways = {"ddp": ["--ddp"], **{engine: ["--engine", engine, "--die-at", "25"] for engine in ("allreduce", "ps")}}
     running = {}
-    for name, way in ways.items():
+    for engine in ("allreduce", "ps"):
         words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-        words += ["--standalone", EXAMPLES / "train_elastic.py", tmp_path / name, *way]
+        words += [
+            "--standalone",
+            EXAMPLES / "train_elastic.py",
+            tmp_path / engine,
+            "--engine",
+            engine,
+            "--die-at",
+            "25",
+        ]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         environ["TMPDIR"] = str(tmp_path)  # where the survivor leaves what it knows of the failure
-        running[name] = subprocess.Popen(
+        running[engine] = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, cwd=tmp_path
         )
-    said = {name: process.communicate(timeout=150)[0] for name, process in running.items()}
+    said = {engine: process.communicate(timeout=150)[0] for engine, process in running.items()}
+    said["ddp"] = says("train_elastic.py", str(tmp_path / "ddp"), "--ddp")
     parameters = {name: re.findall(r"40 steps: parameters (\w+)", words) for name, words in said.items()}
     assert all(len(each) == 1 for each in parameters.values()), said
     assert parameters["allreduce"] == parameters["ps"] == parameters["ddp"]

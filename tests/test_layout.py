@@ -36,7 +36,7 @@ COVERED_BY = {
     "scheduler/policies/unequal_fused.py",
     "scheduler/test_block.py": "scheduler/plan.py",
     "scheduler/test_engines.py": "scheduler/engines/abandoned.py scheduler/engines/allreduce.py "
-    "scheduler/engines/base.py scheduler/engines/halves.py "
+    "scheduler/engines/base.py "
     "scheduler/engines/leader.py testing/engine.py testing/fakes.py testing/memory.py",
     "scheduler/test_policies.py": "scheduler/policies/base.py scheduler/policies/bytescheduler.py "
     "scheduler/policies/ddp.py scheduler/policies/fifo.py scheduler/policies/p3.py scheduler/policies/tictac.py "

@@ -9,10 +9,12 @@ import tomllib
 import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from ranks import free_port
 
 import autobyte
@@ -112,9 +114,23 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
     venv.create(folder / "clean", with_pip=False)
     python = folder / "clean" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
-    pip += ["--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
-    subprocess.run([*pip, wheel], check=True)
+    subprocess.run([*pip, "--disable-pip-version-check", "--no-deps", wheel], check=True)
+    (site,) = (folder / "clean" / "lib").glob("python*/site-packages")
+    (wheels_own,) = Distribution.discover(name="autobyte", path=[str(site)])
+    for one in required(wheels_own, {}).values():  # compiled already: to install them takes a minute
+        for top in {file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}:
+            (site / top).symlink_to(one.locate_file(top))
     yield Bare(wheel, python, folder)
+
+
+def required(by: Distribution, found: dict[str, Distribution]) -> dict[str, Distribution]:
+    """Distributions that one requires without its extras, by name, as they are installed here."""
+    for requirement in map(Requirement, by.requires or ()):
+        needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if needed and (one := distribution(requirement.name)).name not in found:
+            found[one.name] = one
+            required(one, found)
+    return found
 
 
 def test_every_public_name_is_there() -> None:

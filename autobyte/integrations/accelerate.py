@@ -213,7 +213,14 @@ class AttachedAccelerator:
                 stack.callback(pair.optimizer.close)
                 if pair.was_on:
                     self._freed.add(pair.optimizer)
-                    pair.optimizer.step = _refuse  # type: ignore[method-assign]
+                    self._close(pair.optimizer)
+
+    def _close(self, optimizer: DistributedOptimizer) -> None:
+        """Refuse its steps; with a gradient scaler Accelerate sets `step` itself, to one of two that it has kept."""
+        optimizer.step = _refuse  # type: ignore[method-assign]
+        for each in self._accelerator._optimizers:
+            if each.optimizer is optimizer:
+                each._optimizer_original_step_method = each._optimizer_patched_step_method = _refuse
 
     def _open_again(self, optimizer: AcceleratedOptimizer) -> None:
         """Wrap anew what `free_memory` closed; a compiled model need not have been prepared again."""

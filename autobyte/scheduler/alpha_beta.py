@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from scipy.optimize import nnls
 
 from autobyte.errors import InputError
 from autobyte.job import Cluster, Floats, Job
@@ -82,6 +81,8 @@ class AlphaBeta:
             raise InputError(
                 f"a cost model needs messages of different sizes, got {span}; measure some twice as large"
             )
+        from scipy.optimize import nnls  # noqa: PLC0415, takes 0.4 s to import
+
         line = np.stack([np.ones_like(sizes), sizes], axis=1) / times[:, None]
         (start_s, s_per_byte), _ = nnls(line, np.ones_like(times))
         if not s_per_byte:

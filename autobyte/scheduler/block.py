@@ -173,6 +173,11 @@ class Tiling:
         return tuple(tuple(blocks[a:b]) for a, b in pairwise(edges))
 
     @cached_property
+    def tensors_of(self) -> tuple[tuple[int, ...], ...]:
+        """The tensors of which each block carries a part, each once, in the order of its segments."""
+        return tuple(tuple(dict.fromkeys(segment.tensor for segment in block.segments)) for block in self.blocks)
+
+    @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """Every block, as objects."""
         rows = zip(self.tensor.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)

@@ -67,23 +67,27 @@ class Core:
         """Where a block is in the current step."""
         return self._state[block]
 
-    def ready(self, tensor: int) -> list[Block]:
-        """A gradient is complete on this rank.
+    def ready(self, *tensors: int) -> list[Block]:
+        """Gradients are complete on this rank, one after the other.
 
         Raises:
-            SchedulingError: it already was, in this step; or `end_step` has closed the step.
+            SchedulingError: one already was, in this step; or `end_step` has closed the step.
         """
-        if self._closed or self._complete[tensor]:
-            why = "after its step was closed" if self._closed else "twice in one step"
-            raise SchedulingError(f"tensor '{self._plan.job.gradients.names[tensor]}' became ready {why}")
-        return self._start() if self._mark(tensor) else []
+        started: list[Block] = []
+        for tensor in tensors:
+            if self._closed or self._complete[tensor]:
+                why = "after its step was closed" if self._closed else "twice in one step"
+                raise SchedulingError(f"tensor '{self._plan.job.gradients.names[tensor]}' became ready {why}")
+            if self._mark(tensor):
+                started += self._start()
+        return started
 
     def sent(self, block: Block) -> list[Block]:
         """A block has left this rank: its credit returns. A ring has its sums, so its all-gather may go."""
         self._advance(block, BlockState.STARTED, BlockState.SENT)
         self._in_flight -= block.nbytes
         if self._follows is BlockState.SENT and self._follower[block.index] >= 0:
-            self._release(self._follower[block.index])
+            self._reduced(block)
         return self._start()
 
     def done(self, block: Block) -> list[Block]:
@@ -91,7 +95,7 @@ class Core:
         self._advance(block, BlockState.SENT, BlockState.DONE)
         self._undone -= 1
         if self._follows is BlockState.DONE and self._follower[block.index] >= 0:
-            self._release(self._follower[block.index])
+            self._reduced(block)
             return self._start()
         self._finish_step()
         return []
@@ -132,15 +136,19 @@ class Core:
         self._position = 0  # in the sequence, where the plan has one
         self._in_flight = 0
         self._undone = len(self._blocks)
+        self._scatters = 0 if self._sequence is not None else self._plan.awaited_scatters  # that are not over
         self._closed = False
 
     def _mark(self, tensor: int) -> bool:
         """A tensor is there; whether a block has become ready."""
         self._complete[tensor] = True
         self._incomplete -= 1
-        released = False
+        missing, released = self._missing, False
         for index in self._blocks_of[tensor]:
-            released |= self._release(index)
+            if missing[index] > 1:  # as `_release` does, without a call
+                missing[index] -= 1
+            else:
+                released |= self._release(index)
         return released
 
     def _release(self, index: int) -> bool:
@@ -153,12 +161,21 @@ class Core:
             heapq.heappush(self._queue, self._rank[index])
         return True
 
+    def _reduced(self, scatter: Block) -> None:
+        """A reduce-scatter is over: its all-gather may go."""
+        self._scatters = max(0, self._scatters - 1)
+        self._release(self._follower[scatter.index])
+
     def _start(self) -> list[Block]:
-        """Take blocks from the head of the line while there is credit; none overtakes a more urgent one."""
+        """Take blocks from the head of the line while there is credit; none overtakes a more urgent one.
+
+        While the norm of gradients that are clipped waits for reduce-scatters, an all-gather fills an idle link, and
+        nothing else: whatever it is beside would be late.
+        """
         started: list[Block] = []
         if self._plan.overlap is Overlap.NONE and not self._closed:
             return started
-        while (block := self._head()) is not None and self._fits(block.nbytes):
+        while (block := self._head()) is not None and self._fits(block):
             if self._sequence is None:
                 heapq.heappop(self._queue)
             else:
@@ -176,13 +193,15 @@ class Core:
         index = self._sequence[self._position]
         return self._blocks[index] if self._state[index] is BlockState.READY else None
 
-    def _fits(self, nbytes: int) -> bool:
+    def _fits(self, block: Block) -> bool:
         credit = self._plan.credit_bytes
+        if self._in_flight and self._scatters and self._follower[block.index] < 0:
+            return False
         if credit is None or self._in_flight == 0:
             return True  # a block larger than the credit still goes
         if self._plan.rule is CreditRule.SOFT:
             return self._in_flight < credit
-        return self._in_flight + nbytes <= credit
+        return self._in_flight + block.nbytes <= credit
 
     def _advance(self, block: Block, before: BlockState, after: BlockState) -> None:
         if self._state[block.index] is not before:

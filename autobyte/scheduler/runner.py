@@ -94,6 +94,7 @@ class Runner:
         self._untimed: deque[tuple[Plan, int, Block, float]] = deque()  # done as far as the host sees
         self._since_s = 0.0  # when a block was done last, or the first of those under way started
         self.passages: deque[Passage] = deque(maxlen=4096)
+        self._first = 0  # step whose blocks are the first among them
         self.elsewhere = 0  # steps whose gradients went another way
         self._load(plan)
 
@@ -152,6 +153,11 @@ class Runner:
         """Write spans of blocks to a trace from the next gradient on; None writes no more."""
         self._post(lambda: self._on_record(trace))
 
+    def forget(self) -> None:
+        """Drop the passages of all steps that are over, those among them that a device has not finished."""
+        self._first = self.step
+        self.passages.clear()
+
     def tell(self) -> bool:
         """Have the engine tell when blocks travelled; whether all are told that are done."""
         self._post(self._engine.tell)
@@ -177,6 +183,7 @@ class Runner:
         self._plan = plan
         self._blocks_of = plan.tiling.blocks_of
         self._coming = [len(blocks) for blocks in self._blocks_of]
+        self._empty = {tensor for tensor, blocks in enumerate(self._coming) if not blocks}  # without elements
         self._ready_s = [0.0] * len(self._coming)
         self._start_s = [0.0] * len(plan.tiling)
         self._sent_s = [0.0] * len(plan.tiling)
@@ -187,22 +194,23 @@ class Runner:
         self._under_way = 0
 
     def _on_ready(self, tensors: tuple[int, ...]) -> None:
-        for tensor in tensors:
-            started = self._core.ready(tensor)
-            self._at_boundary = False
-            if self._trace is not None:
-                self._ready_s[tensor] = self._clock()
-            if started:
-                self._start(started)
-            if not self._blocks_of[tensor]:
-                self._arrived(tensor)
+        started = self._core.ready(*tensors)
+        self._at_boundary = False
+        if self._trace is not None:
+            now_s = self._clock()
+            for tensor in tensors:
+                self._ready_s[tensor] = now_s
+        if started:
+            self._start(started)
+        if self._empty:
+            self._tell(self._empty.intersection(tensors))
 
     def _on_end_step(self) -> None:
         missing, now = self._core.missing, self._clock()
         for tensor in missing:
             self._ready_s[tensor] = now
         self._start(self._core.end_step())
-        self._tell(tensor for tensor in missing if not self._blocks_of[tensor])
+        self._tell(self._empty.intersection(missing))
         self._adopt()
 
     def _on_record(self, trace: Trace | None) -> None:
@@ -243,7 +251,7 @@ class Runner:
         """Note when a block travelled."""
         self._untimed.popleft()
         self._latest.append((plan, step, block, at.start_s, at.sent_s, at.done_s))
-        if plan is self._plan:  # else a window of another plan has begun
+        if plan is self._plan and step >= self._first:  # else another window has begun
             whole = block.op is Collective.ALL_REDUCE  # a half has half of the traffic
             in_flight = block.nbytes if at.alone else beside
             self.passages.append(Passage(block.nbytes if whole else block.nbytes / 2, at.busy_s, at.alone, in_flight))
@@ -298,7 +306,7 @@ class Runner:
     def _count(self, block: Block) -> list[int]:
         """The tensors that are complete with this block."""
         complete, coming = [], self._coming
-        for tensor in {segment.tensor: None for segment in block.segments}:
+        for tensor in self._plan.tiling.tensors_of[block.index]:
             coming[tensor] -= 1
             if coming[tensor] == 0:
                 coming[tensor] = len(self._blocks_of[tensor])  # for the next step

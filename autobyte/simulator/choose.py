@@ -64,7 +64,7 @@ def choose(job: Job, among: Sequence[Config] | None = None, *, effects: Effects 
 
 
 def shortlist(job: Job, *, length: int = 3, effects: Effects | None = None) -> list[Config]:
-    """What is worth measuring: the best configs of the fastest policies by prediction, proven ones, DDP's best.
+    """What is worth measuring: DDP's best, the best configs of the fastest policies by prediction, proven ones.
 
     Args:
         job: as it was measured.
@@ -72,7 +72,8 @@ def shortlist(job: Job, *, length: int = 3, effects: Effects | None = None) -> l
         effects: second-order effects to predict with; by default those of our engines: `GLOO`'s, none with servers.
 
     Returns:
-        the best config of each of the policies predicted to be fastest, the fastest first; `PROVEN`; DDP's.
+        DDP's best buckets; the best config of each of the policies predicted to be fastest, the fastest first;
+        `PROVEN`.
     """
     effects = effects or (PLAIN if job.cluster.servers else GLOO)
     others = survey(job, candidates(job), effects=effects)
@@ -80,4 +81,4 @@ def shortlist(job: Job, *, length: int = 3, effects: Effects | None = None) -> l
     for index in others.step_s.argsort(kind="stable").tolist():
         best.setdefault(others.configs[index].policy, others.configs[index])
     fastest = [config for config in best.values() if config.policy != "ddp"][:length]
-    return [*dict.fromkeys([*fastest, *PROVEN]), survey(job, BUCKETS, effects=effects).best]
+    return [*dict.fromkeys([survey(job, BUCKETS, effects=effects).best, *fastest, *PROVEN])]

@@ -272,6 +272,7 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
     undone = np.full(groups, blocks)
     core_step = np.zeros(groups, dtype=np.int64)
     core_flight = np.zeros(groups, dtype=np.int64)
+    scatters = np.full(groups, 0 if in_sequence else rules.barrier)  # that are not over
     engine_flight = np.zeros(groups, dtype=np.int64)
     started = 0  # blocks of the first group's last step
 
@@ -417,6 +418,7 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
             g, start, done_block = told, True, summed
             told += 1
             block = follower[summed]
+            scatters[g] = max(0, scatters[g] - 1)
             missing[g, block] -= 1
             if missing[g, block] == 0 and not in_sequence:
                 _push_run(heap[g], runs[g], rank[block], rank[block] + 1)
@@ -467,7 +469,8 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
                     engine_flight[g] -= nbytes[block]
                     core_flight[g] -= nbytes[block]
                     start = True
-                    if ring and follower[block] >= 0:  # Core._release
+                    if ring and follower[block] >= 0:  # Core._reduced
+                        scatters[g] = max(0, scatters[g] - 1)
                         missing[g, follower[block]] -= 1
                         if missing[g, follower[block]] == 0 and not in_sequence:
                             _push_run(heap[g], runs[g], rank[follower[block]], rank[follower[block]] + 1)
@@ -542,6 +545,8 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
                     first = heap[g, 0, 0]
                     block = order[first]
                 size, flight = nbytes[block], core_flight[g]
+                if flight != 0 and scatters[g] > 0 and follower[block] < 0:
+                    break
                 if credit >= 0 and flight != 0 and (flight + size > credit if hard else flight >= credit):
                     break
                 if in_sequence:
@@ -630,6 +635,7 @@ def run(table: Table, compute: Compute, rules: Rules, costs: Costs) -> Out:
         if finish and closed[g] and undone[g] == 0:  # Core._finish_step
             core_step[g] += 1
             _copy(waits, missing[g])
+            scatters[g] = 0 if in_sequence else rules.barrier
             position[g] = 0
             undone[g] = blocks
             closed[g] = False

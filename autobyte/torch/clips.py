@@ -55,9 +55,10 @@ class Clips:
         total = self._norm(limit, kind)
         self._limit = limit
         if total is None:
-            if self._waited == self._training.exchange.steps and not self._training.exchange.joined:
+            exchange = self._training.exchange
+            if exchange.norm_kind != kind and self._waited == exchange.steps and not exchange.joined:
                 self._halve(kind)
-            parameters = self._training.exchange.parameters.values()
+            parameters = exchange.parameters.values()
             return nn.utils.clip_grad_norm_(parameters, limit, kind, error_if_nonfinite)
         factor = self._unscale()
         total *= factor
@@ -85,10 +86,10 @@ class Clips:
         are used. The norm says whether they are finite.
         """
         exchange = self._training.exchange
-        ready = self._limit is not None and exchange.norm_kind is not None and exchange.halved
-        total, device = None, self._one_device()
-        if ready and device is not None and not (self.pending or self._training.progress.averaged):
-            total = self._closed_norm(self._limit, exchange.norm_kind)
+        limit, kind, total, device = self._limit, exchange.norm_kind, None, self._one_device()
+        waits = not (self.pending or self._training.progress.averaged) and exchange.halved
+        if limit is not None and kind is not None and device is not None and waits:
+            total = self._closed_norm(limit, kind)
             self._pending = Clipping()
         if total is None or not math.isfinite(total):  # each element tells whether it is finite
             if not self._training.progress.averaged:
@@ -115,13 +116,16 @@ class Clips:
             self._waited = self._training.exchange.steps
         return total
 
-    def _closed_norm(self, limit: float | None, kind: float | None) -> float | None:
+    def _closed_norm(self, limit: float, kind: float) -> float | None:
         """Close the step; the norm of its averages if that is known before they are in place."""
         exchange = self._training.exchange
         self._settle()
-        exchange.close(clips=True, ahead=True)
-        exchange.clipped_by_all()
-        return exchange.norm(limit=limit, kind=kind) if exchange.halved else None
+        exchange.close(clips=(limit, kind), ahead=True)
+        if exchange.halved:
+            return exchange.norm(kind)
+        if exchange.norm_kind is None:  # plans are about to change, on all ranks or on none
+            exchange.clipped_by_all()
+        return None
 
     def _unscale(self) -> float:
         """What a scaler has said that averages are multiplied by; once."""

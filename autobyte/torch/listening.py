@@ -1,6 +1,6 @@
 """Passes on what the exchange tells of a step to the wrapper's parts, most of which are made after the exchange."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from torch import Tensor
@@ -24,8 +24,6 @@ class Listeners(Listener):
     def __init__(self, joinable: Joinable) -> None:
         self._joinable = joinable
         self._updates: Updates | None = None
-        self._verification: Verification | None = None
-        self._complete: Mapping[str, Callable[[], None]] = {}  # by gradient: marks that it is complete
         self._online: Online | None = None
         self._resumption: Resumption | None = None
 
@@ -33,7 +31,8 @@ class Listeners(Listener):
         """Tell these parts from now on; the first step may begin after that."""
         self._updates = updates
         self._resumption = resumption
-        self._verification = verification if verification.active else None
+        if verification.active:
+            self.leaves = verification.keep
 
     def measure(self, times: LayerTimes, layer_of: Mapping[str, int]) -> None:
         """Mark when gradients are complete, from now on.
@@ -42,7 +41,7 @@ class Listeners(Listener):
             times: of the layers.
             layer_of: the index of the layer of every gradient that travels, by name.
         """
-        self._complete = {name: partial(times.gradient, layer) for name, layer in layer_of.items()}
+        self.complete = {name: partial(times.gradient, layer) for name, layer in layer_of.items()}
 
     def tune(self, online: Online) -> None:
         """Ask this part what there is to announce, from the next step on."""
@@ -56,16 +55,6 @@ class Listeners(Listener):
         """Take updates that are still due from the step before."""
         if self._updates is not None:
             self._updates.settle()
-
-    def gradient(self, name: str) -> None:
-        """Mark when it is complete."""
-        if self._complete:
-            self._complete[name]()
-
-    def leaves(self, name: str, gradient: Tensor) -> None:
-        """Keep a copy, as long as steps are verified."""
-        if self._verification is not None:
-            self._verification.keep(name, gradient)
 
     def announces(self) -> bool:
         """Whether rank 0 has an answer, or a window may end."""

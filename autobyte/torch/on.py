@@ -282,7 +282,7 @@ class On:
             self._updates.settle()
             exchange.close(given_up=given_up, joined=joined)
             if joined and exchange.clipped_by_all() and exchange.halved:
-                exchange.norm(limit=None, kind=None)
+                exchange.norm(None)
         self._complete()
 
     def _complete(self) -> None:

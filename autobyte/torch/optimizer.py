@@ -214,7 +214,8 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The user's own state."""
+        """The user's own state, when all updates are taken."""
+        self._mode.flush()
         return self._optimizer.state
 
     @property

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 DATA = ROOT / "docs" / "data" / "faults" / "matrix.csv"
 PAGE = ROOT / "docs" / "faults.md"
 PLACE = re.compile(r"(<!-- table matrix -->\n).*?(<!-- end -->)", re.DOTALL)
+VARYING = re.compile(r" \[[\d.]+\]:\d+| \(\d+ blocks under way: \[[^]]*\]\)")
 LONGEST = 150  # characters of words
 
 Line = dict[str, str]
@@ -28,15 +29,21 @@ def read(data: Path) -> list[Line]:
 
 
 def table(lines: list[Line]) -> str:
-    """Markdown: a row for each fault and engine, and the sums."""
-    heads = ["fault", "engine", *(f"{way}, s" for way in WAYS), "what a survivor says", "parameters", "leftovers"]
-    body = [heads, ["---"] * len(heads)]
+    """Markdown: how long each fault takes to end on each engine, the sums, and what a survivor says."""
+    times, words = [["fault", *ENGINES.values()]], [["fault", "what a survivor says"]]
     for fault in FAULTS.values():
-        for engine in fault.engines:
-            of = [line for line in lines if (line["fault"], line["engine"]) == (fault.name, engine)]
-            if of:
-                body.append([fault.text, ENGINES[engine], *_row(fault.name, of)])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in body) + f"\n\n{_sums(lines)}\n"
+        of = {
+            engine: [it for it in lines if (it["fault"], it["engine"]) == (fault.name, engine)] for engine in ENGINES
+        }
+        times.append([fault.text, *(_cell(each) for each in of.values())])
+        said = next((it["words"] for each in of.values() for it in survivors(each) if it["words"]), "")
+        words.append([fault.text, "training goes on" if fault.goes_on else _cut(said)])
+    return f"{_markdown(times)}\n\n{_sums(lines)}\n\n{_markdown(words)}\n"
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    head, *body = rows
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *body))
 
 
 def survivors(lines: Iterable[Line]) -> Iterator[Line]:
@@ -47,22 +54,20 @@ def survivors(lines: Iterable[Line]) -> Iterator[Line]:
             yield line
 
 
-def _row(fault: str, lines: list[Line]) -> list[str]:
-    alive = list(survivors(lines))
-    cells = []
+def _cell(lines: list[Line]) -> str:
+    """Seconds of the last survivor, way by way; whether training went on; and what is not as it should be."""
+    alive, seconds = list(survivors(lines)), []
     for way in WAYS:
-        seconds = [float(line["seconds"]) for line in alive if line["way"] == way]
-        hang = any(not line["status"] for line in alive if line["way"] == way)
-        cells.append("hangs" if hang else f"{max(seconds):.1f}" if seconds else "–")
-    words = "trains on" if FAULTS[fault].goes_on else _cut(next((it["words"] for it in alive if it["words"]), ""))
-    wrong = sorted({f"**{each}**" for line in lines for each in line["wrong"].split(", ") if each})
-    parameters = ", ".join(wrong) or ("DDP's" if FAULTS[fault].goes_on else "DDP's after the step that it says")
-    left = sorted({line["leftovers"] for line in lines if line["leftovers"]})
-    return [*cells, words, parameters, ", ".join(left) or "none"]
+        took = [float(line["seconds"]) for line in alive if line["way"] == way]
+        seconds.append(f"{max(took):.1f}" if took else "–")
+    wrong = sorted({each for line in lines for each in line["wrong"].split(", ") if each})
+    return " · ".join(seconds) + "".join(f" **{each}**" for each in wrong) if alive else ""
 
 
 def _cut(words: str) -> str:
+    """Words without what differs from run to run, or from system to system."""
     words = words.removeprefix("CommunicationError: ").split("; details in ")[0].replace("|", "¦")
+    words = VARYING.sub("", words)
     return "`" + (words if len(words) <= LONGEST else words[:LONGEST] + "…") + "`"
 
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from loops import ACCUMULATION, ADAMW, BATCH, LIMIT, assert_alike, assert_broken, assert_crosses, copied, gpt2, texts
+from loops import (
+    ACCUMULATION,
+    ADAMW,
+    BATCH,
+    IMPORTS,
+    LIMIT,
+    assert_alike,
+    assert_broken,
+    assert_crosses,
+    copied,
+    gpt2,
+    texts,
+)
 from ranks import on_ranks
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -95,7 +107,7 @@ def trains_saves_and_goes_on(rank: int, folder: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
-    on_ranks(trains_saves_and_goes_on, size, str(tmp_path), timeout_s=200)
+    on_ranks(trains_saves_and_goes_on, size, str(tmp_path), timeout_s=200, imports=IMPORTS)
 
 
 def frees_and_goes_on(rank: int) -> None:
@@ -118,10 +130,18 @@ def frees_and_goes_on(rank: int) -> None:
     told = [Told(autobyte=autobyte) for autobyte in (True, False)]
     for each in told:
         each.epoch()
-        each.accelerator.free_memory()
     ours, theirs = told
-    with pytest.raises(InputError, match="prepare model and optimizer again"):
-        ours.optimizer.step()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(torch.ones(1))
+    type(ours.optimizer).__init__(ours.optimizer, ours.optimizer.optimizer, False, scaler)
+    for each in told:
+        each.accelerator.free_memory()
+    for parameter in ours.bare.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for ours.optimizer.scaler in (scaler, None):
+        with pytest.raises(InputError, match="prepare model and optimizer again"):
+            ours.optimizer.step()
+    ours.bare.zero_grad()
     for each in told:
         each.accelerator.prepare(each.model, each.optimizer, each.schedule)
         each.epoch()
@@ -130,7 +150,7 @@ def frees_and_goes_on(rank: int) -> None:
 
 
 def test_what_is_freed_is_gone_and_can_be_prepared_again() -> None:
-    on_ranks(frees_and_goes_on, 2, timeout_s=200)
+    on_ranks(frees_and_goes_on, 2, timeout_s=200, imports=IMPORTS)
 
 
 def goes_wrong(rank: int) -> list[str]:
@@ -196,7 +216,7 @@ def test_what_goes_wrong_is_said() -> None:
         "comm_hook=power_sgd",
         "hand in the model before its optimizer",
     )
-    both = on_ranks(goes_wrong, 2, timeout_s=200)
+    both = on_ranks(goes_wrong, 2, timeout_s=200, imports=IMPORTS)
     for said in both:
         assert all(expected in text for expected, text in zip(words, said[:-1], strict=True)), said
     assert any("clip" in said[-1] for said in both), both

@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from loops import ACCUMULATION, ADAMW, BATCH, LIMIT, assert_alike, assert_broken, assert_crosses, copied, gpt2, texts
+from loops import (
+    ACCUMULATION,
+    ADAMW,
+    BATCH,
+    IMPORTS,
+    LIMIT,
+    assert_alike,
+    assert_broken,
+    assert_crosses,
+    copied,
+    gpt2,
+    texts,
+)
 from ranks import on_ranks
 from torch import nn
 from torch.utils.data import DataLoader
@@ -89,7 +101,7 @@ def trains_saves_and_goes_on(rank: int, size: int, folder: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
-    on_ranks(trains_saves_and_goes_on, size, size, str(tmp_path), timeout_s=200)
+    on_ranks(trains_saves_and_goes_on, size, size, str(tmp_path), timeout_s=200, imports=IMPORTS)
 
 
 def goes_wrong(rank: int) -> str:
@@ -118,5 +130,5 @@ def goes_wrong(rank: int) -> str:
 
 
 def test_what_goes_wrong_is_said() -> None:
-    said = on_ranks(goes_wrong, 2, timeout_s=200)
+    said = on_ranks(goes_wrong, 2, timeout_s=200, imports=IMPORTS)
     assert any("clip" in words for words in said), said

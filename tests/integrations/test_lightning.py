@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from loops import ACCUMULATION, ADAMW, BATCH, LIMIT, assert_alike, assert_crosses, copied, gpt2, listen, texts
+from loops import (
+    ACCUMULATION,
+    ADAMW,
+    BATCH,
+    IMPORTS,
+    LIMIT,
+    assert_alike,
+    assert_crosses,
+    copied,
+    gpt2,
+    listen,
+    texts,
+)
 from ranks import Ranks, on_ranks
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -122,7 +134,7 @@ def trains_saves_and_goes_on(rank: int, size: int, folder: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
-    on_ranks(trains_saves_and_goes_on, size, size, str(tmp_path), timeout_s=200)
+    on_ranks(trains_saves_and_goes_on, size, size, str(tmp_path), timeout_s=200, imports=IMPORTS)
 
 
 def other_ways(rank: int) -> list[str]:
@@ -170,7 +182,7 @@ def other_ways(rank: int) -> list[str]:
 
 
 def test_other_ways_of_training_are_as_with_ddp() -> None:
-    said = on_ranks(other_ways, 2, timeout_s=200)[0]
+    said = on_ranks(other_ways, 2, timeout_s=200, imports=IMPORTS)[0]
     assert len([words for words in said if "Look.on_before_optimizer_step may read them" in words]) == 1
 
 
@@ -185,6 +197,6 @@ def raises_in_a_closure(rank: int) -> None:
 
 
 def test_a_closure_that_raises_on_one_rank_ends_all() -> None:
-    waiting, raising = Ranks(raises_in_a_closure, 2, timeout_s=90).outcomes()
+    waiting, raising = Ranks(raises_in_a_closure, 2, timeout_s=90, imports=IMPORTS).outcomes()
     assert "ZeroDivisionError: in the closure" in str(raising)
     assert "CommunicationError" in str(waiting)

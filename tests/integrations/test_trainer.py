@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from loops import ACCUMULATION, ADAMW, BATCH, LIMIT, assert_alike, assert_crosses, copied, gpt2, listen, texts
+from loops import (
+    ACCUMULATION,
+    ADAMW,
+    BATCH,
+    IMPORTS,
+    LIMIT,
+    assert_alike,
+    assert_crosses,
+    copied,
+    gpt2,
+    listen,
+    texts,
+)
 from ranks import on_ranks
 from torch import Tensor, nn
 
@@ -72,7 +84,7 @@ def trains_saves_and_goes_on(rank: int, folder: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_it_trains_as_ddp_does(size: int, tmp_path: Path) -> None:
-    on_ranks(trains_saves_and_goes_on, size, str(tmp_path), timeout_s=200)
+    on_ranks(trains_saves_and_goes_on, size, str(tmp_path), timeout_s=200, imports=IMPORTS)
 
 
 def clips_nothing(rank: int, folder: str) -> None:
@@ -98,7 +110,7 @@ def clips_nothing(rank: int, folder: str) -> None:
 
 
 def test_nothing_waits_for_a_norm_that_is_not_logged(tmp_path: Path) -> None:
-    on_ranks(clips_nothing, 2, str(tmp_path), timeout_s=200)
+    on_ranks(clips_nothing, 2, str(tmp_path), timeout_s=200, imports=IMPORTS)
 
 
 def looks_at_everything(rank: int, folder: str) -> list[str]:
@@ -137,7 +149,7 @@ def looks_at_everything(rank: int, folder: str) -> list[str]:
 
 
 def test_callbacks_find_averages_and_updates(tmp_path: Path) -> None:
-    said = on_ranks(looks_at_everything, 2, str(tmp_path), timeout_s=200)[0]
+    said = on_ranks(looks_at_everything, 2, str(tmp_path), timeout_s=200, imports=IMPORTS)[0]
     assert len([words for words in said if "Norms.on_pre_optimizer_step may read them" in words]) == 1
     reads = [words for words in said if "were read between step() and the next forward pass" in words]
     assert len(reads) == 2, "one line in each training"
@@ -180,5 +192,5 @@ def searches(rank: int, folder: str) -> list[float]:
 
 def test_a_trial_of_a_search_leaves_nothing_behind(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
-    by_ddp, ours = on_ranks(searches, 2, str(tmp_path), timeout_s=200)[0]
+    by_ddp, ours = on_ranks(searches, 2, str(tmp_path), timeout_s=200, imports=IMPORTS)[0]
     assert ours == pytest.approx(by_ddp, rel=1e-3)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jobs import jobs, make_job, make_plan, segments
 
 from autobyte.config import Config
-from autobyte.job import Job
+from autobyte.job import Cluster, Job
 from autobyte.scheduler.block import Tiling
 from autobyte.scheduler.core import BlockState, Core, SchedulingError
 from autobyte.scheduler.plan import CreditRule, Overlap, Plan
@@ -65,6 +65,19 @@ def test_none_overtakes_the_head_of_the_line_though_it_would_fit() -> None:
     assert story.ready(1) == []  # 8 + 4 would fit
     assert story.sent(2) == [0]
     assert story.sent(0) == [1]
+
+
+@pytest.mark.parametrize(("servers", "filling", "rest"), [(0, 4, [3, 5]), (2, 5, [4, 3])])
+def test_before_the_norm_an_all_gather_fills_an_idle_link_alone(servers: int, filling: int, rest: list[int]) -> None:
+    """Blocks 0 to 2 scatter, 3 to 5 gather; with servers, a push is sent before its pull may go."""
+    plan = make_plan(4, 4, 4, credit=40)
+    story = Story(replace(plan, job=replace(plan.job, cluster=Cluster(2, servers))).clipped())
+    assert [story.ready(2), story.ready(1)] == [[2], [1]]
+    assert story.over(2) == [], "credit is left, but a reduce-scatter is under way"
+    assert story.over(1) == [filling]
+    assert story.ready(0) == [0], "beside it, and before the other all-gather"
+    assert story.over(filling) == []
+    assert story.over(0) == rest
 
 
 def test_soft_credit_overshoots_by_less_than_one_block() -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from jobs import make_job, make_plan, segments
@@ -341,6 +342,21 @@ def test_two_halves_pass_as_one_all_reduce() -> None:
         rank.now += 1.0
         rank.engine.finish(half)
     assert [each[:3] for each in rank.runner.passages] == [(200.0, 1.0, True), (200.0, 1.0, True)]
+
+
+def test_a_passage_that_a_device_tells_late_counts_to_no_later_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank(make_plan(4))
+    late: list[Callable[[], None]] = []
+    monkeypatch.setattr(rank.engine, "time", lambda block, seen, timed: late.append(partial(timed, seen)))
+    for step in range(2):
+        rank.at(10.0 * step + 1.0, rank.runner.ready, 0)
+        rank.runner.end_step()
+        rank.at(10.0 * step + 2.0 + step, rank.engine.finish, 0)
+        if not step:
+            rank.runner.forget()
+    for tell in late:
+        tell()
+    assert [each.seconds for each in rank.runner.passages] == [2.0]
 
 
 def test_a_link_is_busy_while_anything_is_under_way() -> None:

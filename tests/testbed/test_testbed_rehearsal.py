@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TOOL = ROOT / "tools" / "gpu"
 
 
-def say(out: Path, *words: str, program: str = "run.py", path: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OUT": str(out), "PATH": path or os.environ["PATH"]}
+def say(out: Path, *words: str, program: str = "run.py") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OUT": str(out)}
     command = [sys.executable, str(TOOL / program), *words]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
 
@@ -40,24 +41,41 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_without_a_gpu_it_ends_with_a_status_of_its_own(tmp_path: Path) -> None:
-    done = say(tmp_path / "out", path=str(tmp_path))
+@pytest.fixture
+def ends(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs the script here; what comes back are its status, and what it writes to stdout and stderr."""
+
+    def run(out: Path, *words: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("OUT", str(out))
+        monkeypatch.setattr(sys, "argv", ["run.py", *words])
+        capsys.readouterr()
+        return (tool.main(), *capsys.readouterr())
+
+    return run
+
+
+def test_without_a_gpu_it_ends_with_a_status_of_its_own(
+    ends: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     line = "gpu: no GPU on this machine: nvidia-smi does not run; --rehearse runs all of it on CPUs\n"
-    assert (done.returncode, done.stdout, done.stderr) == (3, "", line)
+    assert ends(tmp_path / "out") == (3, "", line)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_rehearsal_is_not_written_where_measurements_are(tmp_path: Path) -> None:
+def test_a_rehearsal_is_not_written_where_measurements_are(ends: Callable[..., tuple[int, str, str]]) -> None:
     committed = ROOT / "docs" / "data" / "gpu"
     before = sorted(committed.glob("*"))
-    done = say(committed, "--rehearse")
-    assert (done.returncode, done.stderr.startswith("gpu: a rehearsal measures nothing: not into")) == (2, True)
+    status, _, said = ends(committed, "--rehearse")
+    assert (status, said.startswith("gpu: a rehearsal measures nothing: not into")) == (2, True)
     assert sorted(committed.glob("*")) == before
 
 
-def test_an_unknown_section_is_named(tmp_path: Path) -> None:
-    done = say(tmp_path, "--rehearse", "--sections", "parity,blok")
-    assert (done.returncode, "no section 'blok'; there are: profiles, blocks 1" in done.stderr) == (2, True)
+def test_an_unknown_section_is_named(ends: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    status, _, said = ends(tmp_path, "--rehearse", "--sections", "parity,blok")
+    assert (status, "no section 'blok'; there are: profiles, blocks 1" in said) == (2, True)
 
 
 @needs_namespaces

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from tuned import adam, make_model
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
+from autobyte.torch import arguments
 from autobyte.torch.arguments import ALONE_S, rank_0_speaks
+
+LATER_S = 3.0
 
 
 @pytest.mark.parametrize(
@@ -109,17 +113,30 @@ ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, **{s
 """
 
 
-@pytest.mark.parametrize("argument", [("policy", "horovot"), ("engine", "alreduce")])
-def test_under_torchrun_rank_0_alone_says_what_is_wrong(argument: tuple[str, str], tmp_path: Path) -> None:
+def test_under_torchrun_rank_0_alone_says_what_is_wrong(tmp_path: Path) -> None:
     script = tmp_path / "wrong.py"
     script.write_text(WRONG)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        [*command, *argument], env=environ, capture_output=True, text=True, timeout=150, check=False
-    )
+    words = [*command, "engine", "alreduce"]
+    ended = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=150, check=False)
     assert ended.returncode == 1
-    assert ended.stderr.count(f"unknown {argument[0]} '{argument[1]}'; did you mean '") == 1
+    assert ended.stderr.count("unknown engine 'alreduce'; did you mean '") == 1
+
+
+def _wrong(rank: int) -> tuple[str, bool]:
+    """What is said, and whether at once."""
+    arguments.ALONE_S = LATER_S  # type: ignore[misc]
+    model, began = torch.nn.Linear(2, 2), time.monotonic()
+    with pytest.raises(InputError) as caught:
+        ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, policy="horovot")
+    return str(caught.value), time.monotonic() - began < LATER_S
+
+
+def test_an_unknown_policy_is_told_as_an_unknown_engine_is() -> None:
+    said = on_ranks(_wrong, 2, environ={"TORCHELASTIC_RUN_ID": "none"})
+    assert [at_once for _, at_once in said] == [True, False]
+    assert all(words.startswith("unknown policy 'horovot'; did you mean '") for words, _ in said)
 
 
 def test_a_rank_that_is_wrong_alone_says_so_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,22 @@ def _loops(rank: int) -> None:
             (both[0] - both[1]).square().mean().backward()
             optimizer.step()
 
-    for tell in (accumulating, clipping, scaling, deriving, twice):
+    def deriving_before(model: nn.Module, optimizer: Any) -> None:
+        """`autograd.grad` adds to no gradient: what follows under `no_sync()` sends nothing."""
+        muted = model.no_sync if isinstance(model, DistributedDataParallel) else optimizer.no_sync
+        for step in range(500, 506):
+            optimizer.zero_grad()
+            inputs = rows(rank, step, 5, 12).requires_grad_()
+            with muted() if isinstance(model, DistributedDataParallel) else nullcontext():  # DDP would wait for hooks
+                outputs = model(inputs).sum()
+            wanted = inputs if step % 2 else list(model.parameters())
+            torch.autograd.grad(outputs, wanted)
+            with muted():
+                model(inputs.detach() + 1).square().mean().backward()
+            model(inputs.detach()).square().mean().backward()
+            optimizer.step()
+
+    for tell in (accumulating, clipping, scaling, deriving, deriving_before, twice):
         told_twice(rank, tell)
 
 
@@ -280,6 +295,41 @@ def _passes(rank: int) -> None:
     with pytest.raises(InputError, match=r"2 backward passes in a step of 1: say accumulation="):
         model(rows(rank, 1, 5, 12)).square().mean().backward()
     assert half.shape == (5, 30)
+
+
+def test_passes_of_a_part_after_averages_are_averaged_or_refused() -> None:
+    on_ranks(_parts, 2)
+
+
+def _parts(rank: int) -> None:
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    for bits in (0, 1):  # a pass fills buckets, or none
+        part = (model[-1], model[0])[bits]
+        optimizer.zero_grad()
+        model(rows(rank, 0, 5, 12)).square().mean().backward()
+        optimizer.synchronize()
+        inputs = rows(rank, 1, 5, part.in_features)
+        expected = [each.grad.clone() for each in model.parameters() if each.grad is not None]
+        averaged = copy.deepcopy(part)
+        averaged.zero_grad()
+        averaged(inputs).square().mean().backward()
+        for own, extra in zip(part.parameters(), averaged.parameters(), strict=True):
+            assert extra.grad is not None
+            dist.all_reduce(extra.grad, op=dist.ReduceOp.SUM)
+            place = next(place for place, each in enumerate(model.parameters()) if each is own)
+            expected[place] += extra.grad / 2
+        part(inputs).square().mean().backward()
+        optimizer.synchronize()
+        for own, average in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(own.grad, average)
+        optimizer.step()
+        assert not torch.nn.modules.module._global_forward_hooks
+    optimizer.zero_grad()
+    model(rows(rank, 0, 5, 12)).square().mean().backward()
+    with pytest.raises(InputError, match=r"2 backward passes in a step of 1"):
+        model[0](rows(rank, 1, 5, 12)).square().mean().backward()
+        optimizer.step()
 
 
 def test_inputs_that_end_early() -> None:

@@ -1,6 +1,7 @@
 """All-reduce through torch.distributed: several blocks in flight, on a process group of its own."""
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -132,6 +133,9 @@ def end() -> None:
     while _is_under_way() and time.monotonic() < until_s:
         time.sleep(0.01)
     time.sleep(LEAVING_S)
+
+
+os.register_at_fork(after_in_child=lambda: atexit.unregister(end))  # what is under way is the parent's
 
 
 def _is_under_way() -> bool:

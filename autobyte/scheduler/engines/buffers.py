@@ -13,6 +13,8 @@ from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.shares import Shares
 from autobyte.scheduler.engines.streams import Event, Streams
 
+_strided = torch.strided  # a look-up less at every gradient
+
 
 class Buffers:
     """The gradients of one rank, flat.
@@ -61,7 +63,7 @@ class Buffers:
         Raises:
             InputError: it is sparse, or its elements do not lie next to each other.
         """
-        shaped = gradient.layout is torch.strided and gradient.is_contiguous()
+        shaped = gradient.is_contiguous() if gradient.layout is _strided else False
         put = gradient.data if shaped else flat(gradient)  # of its own version: what the user does stays visible
         if shaped is not self._shaped[tensor]:
             self._shaped[tensor] = shaped
@@ -85,9 +87,10 @@ class Buffers:
         """Whether `take` changes gradients."""
         return self._scale is not None
 
-    def forget(self, tensor: int) -> None:
-        """Let go of a gradient: its memory is the caller's again."""
-        self._gradients[tensor] = None
+    def forget(self, tensors: Iterable[int]) -> None:
+        """Let go of gradients: their memory is the caller's again."""
+        for tensor in tensors:
+            self._gradients[tensor] = None
 
     def complete(self, block: Block) -> list[Event]:
         """When the gradients of a block are complete."""
@@ -130,7 +133,8 @@ class Buffers:
         if self.streams is None:
             return True
         try:
-            return all(event is None or event.is_over() for event in map(self._arrived.__getitem__, tensors))
+            events = set(map(self._arrived.__getitem__, tensors))  # one for all tensors of a block
+            return all(event is None or event.is_over() for event in events)
         except Exception:  # of the network: told to whoever waits
             return False
 

@@ -175,6 +175,7 @@ class Loop:
         place, taken: as `Connection.receive` calls them.
         lost: called with a connection and the error that ended it, unless the peer had said goodbye.
         failed: called with what went wrong in one of these, or in a job; all connections end then.
+        quiet: called when nothing has happened for `patience_s`.
     """
 
     def __init__(
@@ -183,8 +184,10 @@ class Loop:
         taken: Taken,
         lost: Callable[[Connection, Exception], None],
         failed: Callable[[ConnectionError], None],
+        quiet: Callable[[], None] = lambda: None,
     ) -> None:
-        self._place, self._taken, self._lost, self._failed = place, taken, lost, failed
+        self._place, self._taken, self._lost, self._failed, self._quiet = place, taken, lost, failed, quiet
+        self.patience_s: float | None = None  # None is for ever; for the loop's thread
         self._selector = selectors.DefaultSelector()
         self._connections: list[Connection] = []
         self._jobs: deque[Callable[[], None]] = deque()
@@ -288,7 +291,10 @@ class Loop:
                 return False
         if self._parting and self._is_over():
             return False
-        for key, events in self._selector.select(LOOK_S if self._parting else None):
+        happened = self._selector.select(LOOK_S if self._parting else self.patience_s)
+        if not happened:
+            self._quiet()
+        for key, events in happened:
             if key.data is None:
                 self._woken.recv(4096)
                 continue

@@ -5,11 +5,11 @@ it came back with the pull, ranks that differ would wait for each other's credit
 order of ranks when all parts are in, so it does not depend on who was first.
 
 A push and its pull may be two blocks, a reduce-scatter and an all-gather. The push is done when all servers have
-summed, and they tell the norms of their sums; a sum is sent to a worker when its pull starts.
+summed, and they tell the norms of their sums. A sum is sent to all workers when the first of them starts its pull:
+each request would wait behind whatever its worker sends.
 """
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
-from autobyte.scheduler.engines.frames import POLL_S, Connection, Head, Kind, Loop
+from autobyte.scheduler.engines.frames import Connection, Head, Kind, Loop
 from autobyte.scheduler.engines.labels import shown
 from autobyte.scheduler.engines.shares import norm_of
 
@@ -66,6 +66,8 @@ class ParameterServer(Engine):
         connect: Callable[[], dict[tuple[int, str], Connection]],
     ) -> None:
         self._buffers = buffers
+        if buffers is not None:
+            buffers.shares.of_all = True
         self._rank = rank
         self._workers = list(workers)
         self._servers = list(servers)
@@ -74,10 +76,10 @@ class ParameterServer(Engine):
         self._to_worker = {peer: c for (peer, role), c in connections.items() if role == "worker"}
         self._flights: dict[int, Flight] = {}
         self._places = {peer: place for place, peer in enumerate(self._servers)}
-        own = self._workers.index(rank) if rank in self._workers else len(self._servers)
-        self._counted = self._servers[own :: len(self._workers)]  # servers whose norms this worker adds up
         self._sums: dict[tuple[int, int], dict[int, Tensor]] = defaultdict(dict)  # parts, by (step, block) and worker
-        self._kept: dict[tuple[int, int], tuple[Tensor, set[int]]] = {}  # sums, and workers that will ask for them
+        self._kept: dict[tuple[int, int], Tensor] = {}  # sums that nobody has asked for, by (step, block)
+        self._handed_out: dict[int, int] = {}  # the latest step of each block whose sum was asked for
+        self._early: dict[int, dict[int, Tensor | None]] = defaultdict(dict)  # sums before their pull, by block
         self._pushed: dict[tuple[Segment, ...], tuple[int, int]] = {}  # (step, block) of what is to be pulled
         self._pool: dict[int, list[Tensor]] = defaultdict(list)  # memory that is free, by its bytes
         self._used: dict[int, int] = {}  # at which push each size was last asked for
@@ -101,9 +103,6 @@ class ParameterServer(Engine):
 
     def close(self) -> None:
         """Send what others still wait for, and end."""
-        until_s = time.monotonic() + PARTING_S
-        while not self.broken and self._owes() and time.monotonic() < until_s:
-            time.sleep(POLL_S)
         self._loop.close(timeout_s=0.1 if self.broken or self._flights else PARTING_S)
 
     def wait(self, over: Callable[[], bool] = lambda: False) -> None:
@@ -137,19 +136,37 @@ class ParameterServer(Engine):
 
     def _pull(self, flight: Flight) -> None:
         """Ask for sums that are there, as all servers have said."""
-        gone = [peer for peer, connection in self._to_server.items() if connection.sock.fileno() < 0]
-        if not self._begin(flight, gone):
+        step, index = self._pushed.get(flight.block.segments, (0, -1))
+        early = self._early.pop(index, {})
+        closed = (peer for peer, connection in self._to_server.items() if connection.sock.fileno() < 0)
+        if not self._begin(flight, [peer for peer in closed if peer not in early]):
             return
-        step, index = self._pushed.pop(flight.block.segments)
+        del self._pushed[flight.block.segments]
         self._flights[index] = flight
         for server in self._servers:
-            if server == self._rank:
-                self._part(flight.travelling, server).copy_(self._hand_out(step, index, self._rank))
-                self._pulled(index)
+            if server in early:
+                self._take(index, server, early[server])
+            elif server == self._rank:
+                self._hand_out(step, index)
             else:
                 connection = self._to_server[server]
                 connection.queue(Head(Kind.PULL, 0, step, index, 0), urgent=True)
                 self._loop.flush(connection)
+
+    def _pulling(self, block: int) -> Flight | None:
+        """What a sum of a block belongs to, unless its pull has not begun."""
+        flight = self._flights.get(block)
+        return None if flight is None or flight.block.op is Collective.REDUCE_SCATTER else flight
+
+    def _take(self, block: int, server: int, part: Tensor | None) -> None:
+        """A server's sum is here, in place if it is None; before its pull it is kept."""
+        flight = self._pulling(block)
+        if flight is None:
+            self._early[block][server] = part
+            return
+        if part is not None:
+            self._part(flight.travelling, server).copy_(part)
+        self._pulled(block)
 
     def _begin(self, flight: Flight, gone: list[int]) -> bool:
         """Whether a block may travel; if not, it has failed."""
@@ -165,15 +182,20 @@ class ParameterServer(Engine):
         return travelling[numel * place // count : numel * (place + 1) // count]
 
     def _place(self, connection: Connection, head: Head) -> memoryview:
-        """Where a payload goes: a sum into the gradient itself, a push into memory of its own."""
+        """Where a payload goes: a sum that is pulled into the gradient itself, all else into memory of its own."""
         if not 0 <= head.dtype < len(DTYPES) or head.nbytes % DTYPES[head.dtype].itemsize:
             raise ConnectionError(f"rank {connection.peer} sent {head.nbytes} bytes of no dtype")
-        if head.kind is Kind.SUM and head.block in self._flights:
-            part = self._part(self._flights[head.block].travelling, connection.peer)
+        flight = self._pulling(head.block)
+        if head.kind is Kind.SUM and flight is not None:
+            part = self._part(flight.travelling, connection.peer)
             if part.nbytes != head.nbytes:
                 raise ConnectionError(
                     f"rank {connection.peer} sent {head.nbytes} bytes of block {head.block} for {part.nbytes}"
                 )
+        elif head.kind is Kind.SUM:
+            part = self._arriving[connection] = torch.empty(
+                head.nbytes // DTYPES[head.dtype].itemsize, dtype=DTYPES[head.dtype]
+            )
         else:
             part = self._arriving[connection] = self._memory(DTYPES[head.dtype], head.nbytes)
         return as_bytes(part)
@@ -185,13 +207,14 @@ class ParameterServer(Engine):
             self._loop.flush(connection)
             self._add(head, connection.peer, part)
         elif head.kind is Kind.PULL:
-            self._send_sum(connection, head.step, head.block, self._hand_out(head.step, head.block, connection.peer))
+            if self._handed_out.get(head.block) != head.step:
+                self._hand_out(head.step, head.block)
         elif head.kind is Kind.NORM:
             self._summed(head, connection.peer)
         elif head.kind is Kind.ACK:
             self._acknowledged(head.block)
         elif head.kind is Kind.SUM:
-            self._pulled(head.block)
+            self._take(head.block, connection.peer, self._arriving.pop(connection, None))
         elif head.kind is Kind.LOST:
             self._fail(ConnectionError(f"rank {head.block} is gone"))
         elif head.kind is Kind.BYE:
@@ -217,16 +240,15 @@ class ParameterServer(Engine):
         for connection in self._to_worker.values():
             self._send_sum(connection, step, block, total)
         if block in self._flights:
-            self._part(self._flights[block].travelling, self._rank).copy_(total)
-            self._pulled(block)
+            self._take(block, self._rank, total)
 
     def _send_sum(self, connection: Connection, step: int, block: int, total: Tensor) -> None:
         connection.queue(Head(Kind.SUM, DTYPES.index(total.dtype), step, block, total.nbytes), as_bytes(total))
         self._loop.flush(connection)
 
     def _keep(self, head: Head, total: Tensor) -> None:
-        """Keep a sum until all workers have asked for it, and tell its norm."""
-        self._kept[head.step, head.block] = total, set(self._workers)
+        """Keep a sum until a worker asks for it, and tell its norm."""
+        self._kept[head.step, head.block] = total
         told = Head(Kind.NORM, 0, head.step, head.block, 0, norm_of(total, head.number))
         for connection in self._to_worker.values():
             connection.queue(told, urgent=True)
@@ -234,21 +256,16 @@ class ParameterServer(Engine):
         if self._buffers is not None:
             self._summed(told, self._rank)
 
-    def _hand_out(self, step: int, block: int, worker: int) -> Tensor:
-        """A sum that is kept, to a worker that asks for it; it is let go of with the last one."""
-        total, asking = self._kept.get((step, block), (None, set[int]()))
-        if total is None or worker not in asking:
-            raise ConnectionError(f"rank {worker} asks for block {block} of step {step}, whose sum is not here")
-        asking.remove(worker)
-        if not asking:
-            del self._kept[step, block]
-        return total
-
-    def _owes(self) -> bool:
-        """Whether a worker has yet to ask for a sum that this one has used: it will, in the same step."""
-        open_ = {peer for peer, each in self._to_worker.items() if not each.ended and each.sock.fileno() >= 0}
-        used = [asking.copy() for _, asking in list(self._kept.values()) if self._rank not in asking]
-        return any(asking & open_ for asking in used)
+    def _hand_out(self, step: int, block: int) -> None:
+        """Send a sum to all workers, because one of them asks for it."""
+        total = self._kept.pop((step, block), None)
+        if total is None:
+            raise ConnectionError(f"a worker asks for block {block} of step {step}, whose sum is not here")
+        self._handed_out[block] = step
+        for connection in self._to_worker.values():
+            self._send_sum(connection, step, block, total)
+        if self._buffers is not None:
+            self._take(block, self._rank, total)
 
     def _summed(self, told: Head, server: int) -> None:
         """A server has the sum of its part: with the last one, a push is done, and may be pulled."""
@@ -256,8 +273,8 @@ class ParameterServer(Engine):
         if flight is None:
             return
         assert self._buffers is not None
-        if server in self._counted:
-            self._buffers.shares.count(told.number)
+        if self._buffers.shares.kind is not None:
+            self._buffers.shares.count(told.block, server, told.number)
         flight.pulls -= 1
         if flight.pulls == 0:
             del self._flights[told.block]

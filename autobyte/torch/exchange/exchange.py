@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import forget_hooks, is_profiled, is_shared
+from autobyte.internals import is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
@@ -96,6 +96,7 @@ class Exchange:
         self._muted = False
         self._completing = threading.RLock()  # autograd has a thread for every device
         self._passes = [0] * len(parameters)
+        self._indices = [0] * len(parameters)  # where the plan has each gradient, by place
         self._missing: dict[str, Tensor] = {}
         self._complete: list[_Complete] = []  # gradients in this step, as backward passes completed them
         self._sent = 0  # how many of these travel
@@ -127,6 +128,8 @@ class Exchange:
     def hand_over(self, make: Callable[[Callable[[], None]], Reduction]) -> None:
         """Let gradients go by PyTorch's reducer from the next step on; all ranks must between the same two steps.
 
+        Autograd goes on to look for hooks on a parameter that has had one: nothing of Python's makes it stop.
+
         Args:
             make: the reduction, of what it is to call when a bucket is about to travel.
 
@@ -136,8 +139,6 @@ class Exchange:
         self._session.rest()
         for hook in self._hooks:
             hook.remove()
-        for parameter in self.parameters.values():
-            forget_hooks(parameter)
         self._hooks = []
         self._buffers.recut()
         self.reduction = make(self._begin_once)
@@ -159,14 +160,19 @@ class Exchange:
         self.plan, self._enter = plan, enter
 
     def close(
-        self, *, given_up: bool = False, joined: bool = False, clips: bool = False, ahead: bool = False
+        self,
+        *,
+        given_up: bool = False,
+        joined: bool = False,
+        clips: tuple[float, float] | None = None,
+        ahead: bool = False,
     ) -> None:
         """No more gradients come in this step: send those that are left, and zeros for those that never came.
 
         Args:
             given_up: no update will follow.
             joined: this rank has no inputs left, and takes part with zeros.
-            clips: this rank clips the gradients by their norm.
+            clips: what this rank clips the gradients to, and p of their norm; None if it does not.
             ahead: of `step()`: until `check_untouched` is called, the user may still change gradients.
 
         Raises:
@@ -201,7 +207,7 @@ class Exchange:
             if (gradient := parameter.grad) is None:
                 had[self._indices[place]] = False
                 self._missing[self._names[place]] = zeros = torch.zeros_like(parameter)
-                self._put(place, zeros)
+                self._put([(place, zeros, 0)])
                 self._buffers.mark([self._indices[place]])
             elif self._passes[place] < self._accumulation or place in self._in_buffers:
                 self._travel([(place, gradient, gradient._version)])
@@ -235,20 +241,25 @@ class Exchange:
         """
         return self._tallies.clipped_by_all()
 
-    def norm(self, *, limit: float | None, kind: float | None) -> float | None:
+    def norm(self, kind: float | None) -> float | None:
         """The norm of all averages of the closed step, none of which need be in place. Collective.
 
+        Where messages tell norms, nothing else is waited for: that ranks clip alike is looked at a step later,
+        because counts would come last, behind all-gathers.
+
         Args:
-            limit, kind: what this rank clips to, and p of its norm; None for a rank whose inputs have ended.
+            kind: p of this rank's norm; None for a rank whose inputs have ended.
 
         Returns:
             the norm; None if the step began without knowing which.
 
         Raises:
-            CommunicationError: shares do not come within the timeout, or ranks clip to different norms.
+            CommunicationError: shares do not come within the timeout, or some ranks clip, and others do not.
         """
-        self._session.wait_reduced()
         shares = self._buffers.shares
+        if not shares.of_all:
+            self.clipped_by_all()
+        self._session.wait_reduced()
         if shares.over is not None and self._buffers.streams is not None:
             try:
                 self._buffers.streams.wait(shares.over)
@@ -256,11 +267,11 @@ class Exchange:
                 self._session.fail(self._session.located(first_line(error)))
                 self._session.check()
         try:
-            total = norm_of_all(shares, self._control, limit=limit, kind=kind, step=self.steps - 1)
+            total = shares.norm() if shares.of_all else norm_of_all(shares, self._control)
         except CommunicationError as error:
             self._session.fail(error, names_silent=True)
             raise
-        return total if kind is None or kind == shares.kind else None
+        return total if kind in (None, shares.kind) else None
 
     @property
     def steps(self) -> int:
@@ -284,12 +295,14 @@ class Exchange:
 
         Nobody waits: `close` has had the counts of these steps.
         """
+        if self.reduction is not None:
+            self.reduction.end()
         return self._tallies.heard()
 
     def forget(self) -> None:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
         if self.reduction is None:
-            self._passes = [0] * len(self._names)
+            self._passes[:] = [0] * len(self._names)  # hooks have this list
         else:
             self.reduction.forget()
 
@@ -410,40 +423,47 @@ class Exchange:
         ]
 
     def _hook(self, place: int, name: str) -> Callable[[nn.Parameter], None]:
+        """What counts backward passes of a gradient; after the last one of the step it is sent when a block is full.
+
+        One function without calls, as far as that goes: it runs for every gradient, and little else does.
+        """
         completing, listener, progress = self._completing, self._listener, self.progress
+        accumulation, passes = self._accumulation, self._passes
+        filling, indices = self._filling, self._indices
 
         def complete(parameter: nn.Parameter) -> None:
             with completing:
                 if progress.phase is not _OPEN:  # else an earlier gradient has
                     listener.backward()
                     progress.outdate()
-                listener.gradient(name)
-                if not self._muted:
-                    self._pass(place, parameter)
+                if marks := listener.complete:
+                    marks[name]()
+                if self._muted:
+                    return
+                count = passes[place] = passes[place] + 1
+                if count != accumulation:
+                    if count > accumulation:
+                        raise self._too_many(name, count)
+                    return
+                if progress.phase is not _OPEN:
+                    self._begin()
+                gradient = parameter.grad
+                assert gradient is not None
+                if gradient._is_view():
+                    self._in_buffers.add(place)
+                    self.at_once = True
+                    return
+                self._complete.append((place, gradient, gradient._version))
+                if filling.fills(indices[place]) or self._one_by_one:
+                    self._send()
 
         return complete
 
-    def _pass(self, place: int, parameter: nn.Parameter) -> None:
-        """Count a backward pass of a gradient; after the last one of the step it is sent when a block is full."""
-        passes = self._passes[place] = self._passes[place] + 1
-        if passes != self._accumulation:
-            if passes > self._accumulation:
-                raise InputError(
-                    f"parameter '{self._names[place]}' got {passes} backward passes in a step of "
-                    f"{self._accumulation}: say accumulation=, or put all but the last into no_sync()"
-                )
-            return
-        if self.progress.phase is not _OPEN:
-            self._begin()
-        gradient = parameter.grad
-        assert gradient is not None
-        if gradient._is_view():
-            self._in_buffers.add(place)
-            self.at_once = True
-            return
-        self._complete.append((place, gradient, gradient._version))
-        if self._filling.fills(self._indices[place]) or self._one_by_one:
-            self._send()
+    def _too_many(self, name: str, passes: int) -> InputError:
+        return InputError(
+            f"parameter '{name}' got {passes} backward passes in a step of {self._accumulation}: say accumulation=, "
+            "or put all but the last into no_sync()"
+        )
 
     def _begin_once(self) -> None:
         """A bucket of the reducer's is about to travel."""
@@ -503,7 +523,7 @@ class Exchange:
     def _number(self, plan: Plan) -> None:
         """Note where a plan has the gradients."""
         self._index = {name: index for index, name in enumerate(plan.job.gradients.names)}
-        self._indices = [self._index[name] for name in self._names]  # by place
+        self._indices[:] = [self._index[name] for name in self._names]
 
     def _send(self) -> None:
         """Let the gradients travel that are complete and do not travel yet."""
@@ -513,19 +533,16 @@ class Exchange:
 
     def _travel(self, complete: Sequence[_Complete]) -> list[_Complete]:
         """Let gradients travel; return what does, which is `.grad` from now on."""
-        buffers, mirrored, tensors, travelling = self._buffers, self._mirrored, [], []
-        averages = buffers.averages
-        for each in complete:
-            place, gradient, version = each
-            tensor = self._indices[place]
-            buffers.forget(tensor)
-            averaged_here = averages and place not in mirrored
+        buffers, indices, travelling = self._buffers, self._indices, list(complete)
+        tensors = [indices[place] for place, _, _ in complete]
+        buffers.forget(tensors)
+        for number, each in enumerate(complete if buffers.averages else ()):
+            place, gradient, _ = each
+            averaged_here = place not in self._mirrored
             if averaged_here and is_shared(gradient) and self._is_untouched(each):  # else it is refused later
-                self._travelling[place].grad = gradient = gradient.clone()
-                version = gradient._version
-            self._put(place, gradient)
-            tensors.append(tensor)
-            travelling.append((place, gradient, version))
+                self._travelling[place].grad = own = gradient.clone()
+                travelling[number] = place, own, own._version
+        self._put(travelling)
         buffers.mark(tensors)
         if self._mirrored:
             self._mirrors.then(partial(self._session.ready, tensors))
@@ -568,21 +585,33 @@ class Exchange:
                     "travel: close() this wrapper, and wrap the optimizer again after thawing parameters"
                 )
 
-    def _put(self, place: int, gradient: Tensor) -> None:
+    def _put(self, travelling: Iterable[_Complete]) -> None:
+        """Lay gradients where the engine finds them."""
+        kinds, indices, put, leaves = self._kinds, self._indices, self._buffers.put, self._listener.leaves
+        for place, gradient, _ in travelling:
+            device, dtype = kinds[place]
+            if gradient.dtype is not dtype or gradient.device != device:
+                raise self._of_another_kind(place, gradient)
+            if leaves is not None:
+                leaves(self._names[place], gradient)
+            try:
+                there = place not in self._mirrored
+                put(
+                    indices[place],
+                    gradient if there else self._mirrors.leave(self._names[place], gradient),
+                    marked=False,
+                )
+            except InputError as error:
+                raise InputError(f"parameter '{self._names[place]}': {error}") from None
+
+    def _of_another_kind(self, place: int, gradient: Tensor) -> InputError:
         name, (device, dtype) = self._names[place], self._kinds[place]
         if gradient.device != device:
-            raise InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
-        if gradient.dtype is not dtype:
-            raise InputError(
-                f"parameter '{name}' was {dtype} when the optimizer was wrapped, and its gradient is "
-                f"{gradient.dtype}: convert the model before wrapping it, and leave grad_dtype as it is"
-            )
-        self._listener.leaves(name, gradient)
-        try:
-            travelling = self._mirrors.leave(name, gradient) if place in self._mirrored else gradient
-            self._buffers.put(self._indices[place], travelling, marked=False)
-        except InputError as error:
-            raise InputError(f"parameter '{name}': {error}") from None
+            return InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
+        return InputError(
+            f"parameter '{name}' was {dtype} when the optimizer was wrapped, and its gradient is {gradient.dtype}: "
+            "convert the model before wrapping it, and leave grad_dtype as it is"
+        )
 
 
 def _advice(parameter: nn.Parameter) -> str:

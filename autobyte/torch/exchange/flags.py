@@ -1,5 +1,7 @@
 """What ranks count in every step: who had which gradient, left an update out, has no inputs, loaded, or clips."""
 
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,7 +9,7 @@ import torch
 from torch import Tensor
 
 #: Places behind the gradients' own.
-_LEFT_OUT, _JOINED, _ANNOUNCES, _LOADED, _CLIPS = -5, -4, -3, -2, -1
+_LEFT_OUT, _JOINED, _ANNOUNCES, _LOADED, _CLIPS, _NORM = -9, -8, -7, -6, -5, -4
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class StepFlags:
         joined: this rank has no inputs left.
         announces: this rank has something to say to all.
         loaded: this rank has loaded something since the step before.
-        clips: this rank clips the gradients of the step by their norm.
+        clips: what this rank clips the gradients of the step to, and p of their norm; None if it does not clip.
     """
 
     had: Sequence[bool]
@@ -28,12 +30,18 @@ class StepFlags:
     joined: bool
     announces: bool
     loaded: bool = False
-    clips: bool = False
+    clips: tuple[float, float] | None = None
 
     def pack(self) -> Tensor:
-        """The flags as numbers that can be added up over ranks, shape [gradients + 5], int32."""
-        flags = bytes([*self.had, self.left_out, self.joined, self.announces, self.loaded, self.clips])
+        """The flags as numbers that can be added up over ranks, shape [gradients + 9], int32."""
+        clips = self.clips is not None
+        flags = bytes([*self.had, self.left_out, self.joined, self.announces, self.loaded, clips, *self._norm])
         return torch.frombuffer(bytearray(flags), dtype=torch.uint8).int()  # a list is read element by element
+
+    @property
+    def _norm(self) -> bytes:
+        """What it clips to, as a hash of four bytes; zeros if it does not."""
+        return bytes(4) if self.clips is None else zlib.crc32(struct.pack("dd", *self.clips)).to_bytes(4)
 
 
 class StepCounts:
@@ -45,6 +53,7 @@ class StepCounts:
 
     def __init__(self, counts: Tensor) -> None:
         self._counts = counts
+        self._behind: list[int] = counts[_LEFT_OUT:].tolist()  # a tensor is read slowly, number by number
 
     def having(self, gradient: int) -> int:
         """Ranks that had a gradient, by its place in the plan's order."""
@@ -58,24 +67,28 @@ class StepCounts:
     @property
     def left_out(self) -> int:
         """Ranks that left out an update."""
-        return int(self._counts[_LEFT_OUT])
+        return self._behind[_LEFT_OUT]
 
     @property
     def joined(self) -> int:
         """Ranks that have no inputs left."""
-        return int(self._counts[_JOINED])
+        return self._behind[_JOINED]
 
     @property
     def announcing(self) -> int:
         """Ranks that have something to say to all."""
-        return int(self._counts[_ANNOUNCES])
+        return self._behind[_ANNOUNCES]
 
     @property
     def loaded(self) -> int:
         """Ranks that have loaded something."""
-        return int(self._counts[_LOADED])
+        return self._behind[_LOADED]
 
     @property
     def clipping(self) -> int:
         """Ranks that clip the gradients of the step by their norm."""
-        return int(self._counts[_CLIPS])
+        return self._behind[_CLIPS]
+
+    def clip_as(self, flags: StepFlags) -> bool:
+        """Whether all that clip do so as one of them, whose flags these are."""
+        return self._behind[_NORM:] == [self.clipping * byte for byte in flags._norm]

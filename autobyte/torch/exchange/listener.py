@@ -1,10 +1,20 @@
 """What is told of the gradients of a step."""
 
+from collections.abc import Callable, Mapping
+
 from torch import Tensor
 
 
 class Listener:
-    """Is told of a step's gradients and does nothing: derive from it to do something."""
+    """Is told of a step's gradients and does nothing: derive from it to do something.
+
+    `complete` has by name what to call when a gradient is complete; where a device computes, it has been given all
+    that the gradient needs. It is empty where nobody is told. `leaves` is called with a name and a gradient, or zeros
+    for one that is missing, that is about to travel.
+    """
+
+    complete: Mapping[str, Callable[[], None]] = {}
+    leaves: Callable[[str, Tensor], None] | None = None
 
     def begins(self) -> bool:
         """A step of this rank's own inputs begins.
@@ -16,12 +26,6 @@ class Listener:
 
     def backward(self) -> None:
         """A backward pass has completed a gradient, and nothing has been done with it yet."""
-
-    def gradient(self, name: str) -> None:
-        """A gradient is complete; where a device computes, it has been given all that the gradient needs."""
-
-    def leaves(self, name: str, gradient: Tensor) -> None:
-        """A gradient, or zeros for one that is missing, is about to travel."""
 
     def announces(self) -> bool:
         """Whether this rank has something to say to all."""

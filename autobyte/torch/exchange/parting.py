@@ -1,6 +1,7 @@
 """Threads that may be inside PyTorch when the process ends. Coming back while the interpreter ends crashes it."""
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -29,6 +30,9 @@ def part() -> None:
     if not _come_back():
         hang_up()
         _come_back()
+
+
+os.register_at_fork(after_in_child=lambda: atexit.unregister(part))  # threads and sockets are the parent's
 
 
 def _come_back() -> bool:

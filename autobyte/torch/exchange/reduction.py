@@ -7,6 +7,8 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
 from autobyte.internals import OwnReducer, backward_pass
@@ -15,6 +17,7 @@ from autobyte.scheduler.policies.ddp import FIRST_BUCKET_BYTES
 from autobyte.torch.exchange.control import Control, first_line
 from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.session import Session
+from autobyte.torch.model.step import tensors_in
 
 Summed = torch.futures.Future[list[Tensor]]
 
@@ -66,11 +69,14 @@ class Reduction:
             add=self._add,
             share=partial(control.broadcast, what="DDP's buckets"),
         )
+        self._elements = sum(parameter.numel() for parameter in self._parameters)
+        self._left = self._elements  # elements of buckets that have not left in this step
         self._expecting = False
         self._rebuilt = False
         self._pass = -1  # that was expected last
         self._repeated = False  # all gradients of the step are averaged, and another pass may follow
-        self._before = self._reducer.times()
+        self._own = {id(parameter) for parameter in self._parameters}
+        self._parts: RemovableHandle | None = None  # the hook on calls of modules, from averages to the end of a step
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._look, name="autobyte-reduction", daemon=True)
         self._thread.start()
@@ -84,7 +90,7 @@ class Reduction:
     @property
     def begun(self) -> bool:
         """Whether a gradient of the step is complete; the step need not have a whole bucket."""
-        return self._expecting and self._reducer.times() != self._before
+        return self._expecting and (self._left < self._elements or bool(self._reducer.missing()))
 
     def complete(self) -> dict[str, Tensor]:
         """No more gradients come in this step: wait until all are averaged and in `.grad`.
@@ -92,17 +98,17 @@ class Reduction:
         Returns:
             averages of those that this rank does not have, by name; their `.grad` stays None.
         """
-        begun = self.begun
         if not self._expecting:  # no pass has come through what the model returns: what is there travels now
             self._expect()
-        places: Sequence[int] = self._reducer.missing() if begun else range(len(self._parameters))
+        places: Sequence[int] = self._reducer.missing() or range(len(self._parameters) if self._left else 0)
         had_none: list[int] = []
         while places:  # PyTorch names the first hundred that are missing
             had_none += [place for place in places if self._parameters[place].grad is None]
             _add_zeros([self._parameters[place] for place in places])
             places = self._reducer.missing()
         self.forget()
-        self._before = self._reducer.times()
+        if not had_none:
+            return {}
         averages = {self._names[place]: self._parameters[place].grad for place in had_none}
         for place in had_none:
             self._parameters[place].grad = None
@@ -117,26 +123,36 @@ class Reduction:
         """The gradients so far are being cleared, or are averaged."""
         self._expecting = self._repeated = False
 
+    def end(self) -> None:
+        """The step is over: modules may be called without being watched."""
+        if self._parts is not None:
+            self._parts.remove()
+            self._parts = None
+
     def close(self) -> None:
         """Let go of hooks and thread."""
+        self.end()
         self._reducer.remove()
         self._closing.set()
         self._thread.join(LONG_S)
 
     def _enter(self, _gradient: Tensor) -> None:
         """A backward pass comes through what the model has returned, and has not reached a parameter."""
-        if self._muted():
-            return
         now = backward_pass()
-        if self._expecting:
-            if now == self._pass or not self.begun or self._reducer.missing():
-                return
-            self._repeated = True  # unless it completes no gradient, as a pass of `torch.autograd.grad`
+        if self._muted() or (self._expecting and (now == self._pass or self._left)) or not self._reducer.adds():
+            return
+        self._repeated = self._expecting  # all gradients of the step are averaged
         self._pass = now
+        self._session.progress.outdate()
         self._expect()
 
+    def _called(self, module: nn.Module, _arguments: object, outputs: object) -> None:
+        """A module is called between averages and the end of their step, maybe a part of the model alone."""
+        if torch.is_grad_enabled() and not self._own.isdisjoint(map(id, module._parameters.values())):
+            self.watch(tensors_in(outputs))
+
     def _expect(self) -> None:
-        self._expecting = True
+        self._expecting, self._left = True, self._elements
         self._reducer.expect()
 
     def _add(self, bucket: Tensor) -> Summed:
@@ -147,6 +163,9 @@ class Reduction:
                 "say accumulation=, or put all but the last into no_sync()"
             )
         self._begins()
+        self._left -= bucket.numel()
+        if not self._left and self._parts is None:  # a pass of a part would add to averages, and nobody would know
+            self._parts = register_module_forward_hook(self._called)
         summed: Summed = torch.futures.Future()
         with self._lock:
             self._out[summed] = [bucket], time.monotonic()

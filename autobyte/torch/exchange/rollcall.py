@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from autobyte.internals import own_store
+from autobyte.internals import default_store, own_store
 from autobyte.torch.exchange.parting import ending, in_thread
 from autobyte.torch.exchange.secret import signed, unsigned
 
@@ -41,6 +41,7 @@ class RollCall:
 
     def __init__(self, name: str, *, rank: int, ranks: Sequence[int], stall_s: float = STALL_S) -> None:
         self._name = f"autobyte/{name}/rollcall"
+        self._met: Store | None = default_store()  # the user may destroy the default group, and make another
         self._rank = rank
         self._others = [other for other in ranks if other != rank]
         self._servers: list[int] = []
@@ -56,7 +57,7 @@ class RollCall:
     @cached_property
     def _store(self) -> PrefixStore:
         """Where ranks say that they are there, by a connection that is made when one waits for long."""
-        return PrefixStore(self._name, own_store())
+        return PrefixStore(self._name, own_store(self._met or default_store()))
 
     def include(self, servers: Sequence[int]) -> None:
         """Ask servers that do not train, too; they listen all the time."""
@@ -115,6 +116,7 @@ class RollCall:
         if self._listening is not None:
             self._listening.join(LONG_S)
         self.__dict__.pop("_store", None)
+        self._met = None
 
     def absent(self) -> str:
         """Hear the others, and put into words who is silent."""

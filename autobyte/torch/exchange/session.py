@@ -1,5 +1,6 @@
 """One training job on one rank: a runner with its engine, what has arrived, and what to say when it does not."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +14,9 @@ from autobyte.torch.exchange.control import CommunicationError, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics, format_blocks, format_tensors
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.rollcall import LONG_S, RollCall
+
+#: Whether threads of Python run at the same time: what one writes, another may see later than what follows.
+FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Session:
@@ -312,7 +316,7 @@ class Session:
         if not self._arrived[tensor]:
             self._arrived[tensor] = True  # first: who sees that none is coming may begin the next step
             self._coming -= 1
-        if tensor in self._awaited:
+        if FREE_THREADED or tensor in self._awaited:
             with self._changed:
                 self._awaited.discard(tensor)
                 self._changed.notify_all()

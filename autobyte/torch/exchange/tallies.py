@@ -7,7 +7,7 @@ from torch import Tensor
 
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
-from autobyte.torch.exchange.norms import all_clip
+from autobyte.torch.exchange.norms import check_clipping
 from autobyte.torch.exchange.session import Session
 
 
@@ -38,25 +38,26 @@ class Tallies:
         self._control = control
         self._session = session
         self._out = out
-        self._latest: Tally | None = None
-        self._untaken: deque[Tally] = deque()  # of steps of which it is not known yet whether all ranks took them
+        self._latest: tuple[Tally, StepFlags] | None = None  # with this rank's own flags
+        self._untaken: deque[tuple[Tally, StepFlags]] = deque()  # of steps that perhaps not all ranks took
         self._unheard: deque[tuple[Tally, Tensor | None]] = deque()  # of steps that nobody has looked at, and notes
 
     @property
     def latest(self) -> StepCounts | None:
         """Counts of the latest step; None if there are none. Waits for all ranks to close it."""
-        return None if self._latest is None else self._counts(self._latest)
+        return None if self._latest is None else self._counts(self._latest[0])
 
     def check(self) -> None:
         """Look at the oldest step that may have been left out by some.
 
         Raises:
-            CommunicationError: some ranks took it, or clipped it, and others did not.
+            CommunicationError: some ranks took it, or clipped it, and others did not, or not alike.
         """
         if len(self._untaken) < self._out:
             return
-        counts = self._counts(self._untaken.popleft())
-        all_clip(counts, self._control, self._steps - 1 - len(self._untaken))
+        tally, flags = self._untaken.popleft()
+        counts = self._counts(tally)
+        check_clipping(counts, flags, self._control, self._steps - 1 - len(self._untaken))
         skipped = counts.left_out
         if 0 < skipped < self._control.size - counts.joined:
             raise self._control.failure(
@@ -72,23 +73,27 @@ class Tallies:
             flags: this rank's.
             note: is given back with what others say of the step.
         """
-        self._latest = self._control.tally(flags.pack())
+        tally = self._control.tally(flags.pack())
+        self._latest = tally, flags
         self._untaken.append(self._latest)
-        self._unheard.append((self._latest, note))
+        self._unheard.append((tally, note))
 
     def clipped_by_all(self) -> bool:
         """Whether ranks clip the latest step by its norm. Waits for all to close it.
 
         Raises:
-            CommunicationError: some do, and others do not.
+            CommunicationError: some do, and others do not, or not alike.
         """
         if self._latest is None:
             return False
+        tally, flags = self._latest
+        counts = self._counts(tally)
         try:
-            return all_clip(self._counts(self._latest), self._control, self._steps - 1)
+            check_clipping(counts, flags, self._control, self._steps - 1)
         except CommunicationError as error:
             self._session.fail(error, names_silent=True)
             raise
+        return counts.clipping > 0
 
     def heard(self) -> Heard:
         """What ranks have said in steps before the last, not yet looked at. All ranks get the same, but for notes.

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
-from autobyte.internals import restart_fails
+from autobyte.internals import own_gloo, restart_fails
 from autobyte.job import Cluster, Job
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.halves import Halves
@@ -52,6 +52,7 @@ log = logging.getLogger("autobyte")
 _names: WeakKeyDictionary[Any, dict[tuple[int, ...], Iterator[int]]] = WeakKeyDictionary()
 
 PLANNED, LEADER = ORDERS = ("planned", "leader")
+DDPS_THREADS = 2  # threads of a gloo group that DDP uses
 WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
 
 
@@ -117,6 +118,7 @@ class Training:
         self.progress = Progress()
         self.before_replan: Callable[[], None] = lambda: None
         self._averages = average
+        self._of_buckets: AllReduce | None = None  # once they go by PyTorch's reducer
         known = Diagnostics(diagnostics, rank=self.ranks[self.rank])
         known.include(self._state)
         made = ExitStack()
@@ -261,8 +263,7 @@ class Training:
 
         Collective: all ranks call it between the same two steps, when no update is due.
         """
-        exchange, engine = self.exchange, self._engine
-        assert isinstance(engine, AllReduce), "asked for where it is reducible alone"
+        exchange, engine = self.exchange, self._meet_for_buckets()
         exchange.hand_over(
             lambda begins: Reduction(
                 exchange.parameters,
@@ -274,6 +275,14 @@ class Training:
                 muted=lambda: exchange.muted,
             )
         )
+
+    def _meet_for_buckets(self) -> AllReduce:
+        """What sums the reducer's buckets: as many threads of gloo's as DDP has, because more cost CPU time."""
+        if self._of_buckets is None:
+            name, rank, size = f"{self.name}/buckets", self.rank, self.size
+            make = partial(own_gloo, name, rank=rank, size=size, timeout=self._timeout, threads=DDPS_THREADS)
+            self._of_buckets = AllReduce(self.buffers, self.control.meet(make))
+        return self._of_buckets
 
     def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
         """Use another plan from the next step on. Collective: all ranks call it between the same two steps.
@@ -287,7 +296,7 @@ class Training:
         """
         self.before_replan()
         way = self._ways.reach(config.engine)
-        plan = self._plan(job, config, order)
+        plan = self._plan(job, config, order, messages=isinstance(way.engine, AllReduce | ParameterServer))
         known = bool(self._cannot_halve)
         try:
             self._prepare(plan, way)
@@ -362,9 +371,9 @@ class Training:
             log.info("the checkpoint's plan is left aside: %s", error)
             self.replan(self.job, config, None)
 
-    def _plan(self, job: Job, config: Config, order: Sequence[int] | None) -> Plan:
+    def _plan(self, job: Job, config: Config, order: Sequence[int] | None, *, messages: bool = False) -> Plan:
         """A config's plan, the same on all ranks. Collective."""
-        plan = agreed_plan(job, config, order)
+        plan = agreed_plan(job, config, order, messages=messages)
         if self.order == LEADER:
             plan = plan.with_sequence(None)
         self.control.agree(f"a plan for {config.label}", plan.digest)
@@ -416,6 +425,8 @@ class Training:
         ended = self.exchange.remove()
         if self._lookout is not None:
             self._lookout.close()
+        if self._of_buckets is not None:
+            self._of_buckets.close()
         self.control.close(idle=self.session.close(ended=ended))
 
     def _state(self) -> str:

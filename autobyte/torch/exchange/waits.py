@@ -37,6 +37,11 @@ class Waits:
         if self.record is not None:
             self.record(marks)
 
+    def forget(self) -> None:
+        """Let waits so far count that are known to be over, and no others."""
+        self.read()
+        self._unread.clear()
+
     def read(self) -> None:
         """Look which are over by now."""
         try:

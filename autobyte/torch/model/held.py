@@ -65,8 +65,11 @@ class HeldGradients:
                 self._parameters[place].grad = None
         self._let_go(span)
 
-    def check(self, span: slice) -> None:
+    def check(self, span: slice) -> bool:
         """Refuse an update whose parameters or gradients were changed; it stays due, and is refused again.
+
+        Returns:
+            whether every `.grad` is what it was.
 
         Raises:
             InputError: a parameter, or its gradient, was changed meanwhile.
@@ -81,17 +84,17 @@ class HeldGradients:
         place = _differing(_versions(gradients), self._gradient_versions[span])
         if place is not None:
             raise _changed(self._names[span][place])
-        if self._is_untouched(span):
-            return
+        if all(map(is_, [parameter.grad for parameter in parameters], gradients)):
+            return not self.standing_in
         for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True), span.start):
             now = parameter.grad
             if now is not gradient and now is not None and place not in self.standing_in:
                 raise _changed(self._names[place])
+        return False
 
-    def restore(self, span: slice) -> list[nn.Parameter]:
-        """Bring back gradients that had been dropped, and return their parameters."""
+    def restore(self, span: slice, *, untouched: bool) -> list[nn.Parameter]:
+        """Bring back gradients that had been dropped, and return their parameters; `check` says if there are none."""
         dropped: list[nn.Parameter] = []
-        untouched = not self.standing_in and self._is_untouched(span)
         for place, parameter in () if untouched else enumerate(self._parameters[span], span.start):
             if place in self.standing_in:  # `.grad` is what arrived from other ranks, or None
                 if place in self._dropped:
@@ -101,10 +104,6 @@ class HeldGradients:
                 dropped.append(parameter)
         self._let_go(span)
         return dropped
-
-    def _is_untouched(self, span: slice) -> bool:
-        """Whether every `.grad` is what it was."""
-        return all(map(is_, [parameter.grad for parameter in self._parameters[span]], self._gradients[span]))
 
     def _let_go(self, span: slice) -> None:
         self._gradients[span] = [None] * (span.stop - span.start)

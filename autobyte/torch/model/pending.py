@@ -2,10 +2,10 @@
 
 `step()` returns before updates are taken. While an update is due, the parameter's class is replaced by a subclass
 made here. PyTorch then passes every operation on the parameter to `__torch_function__`, which takes the update,
-restores the class, and goes on. One way is not seen: a transform of `torch.func` that is given a bare parameter, not
-a model (`vmap` is seen). The forward pre-hook restores the class, too, so a forward pass pays nothing. PyTorch itself
-replaces classes like this for parameters whose shape is not known yet (`torch.nn.parameter`,
-`UninitializedTensorMixin`).
+restores the class, and goes on; so it does where `.grad` is read, which is no average before. One way is not seen: a
+transform of `torch.func` that is given a bare parameter, not a model (`vmap` is seen). The forward pre-hook restores
+the class, too, so a forward pass pays nothing. PyTorch itself replaces classes like this for parameters whose shape
+is not known yet (`torch.nn.parameter`, `UninitializedTensorMixin`).
 """
 
 import copy
@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from autobyte.internals import is_zeroing
 
 
 def _getters(*names: str) -> set[Any]:
@@ -24,12 +26,16 @@ def _getters(*names: str) -> set[Any]:
 LOOKS: frozenset[Any] = frozenset(
     _getters("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "grad_fn", "itemsize")
     | _getters("is_cpu", "is_cuda", "is_meta", "is_mps", "is_sparse", "is_nested", "is_quantized", "is_xla", "is_xpu")
-    | _getters("grad", "_version", "nbytes", "output_nr", "retains_grad")
+    | _getters("_version", "nbytes", "output_nr", "retains_grad")
     | {vars(torch._C.TensorBase)["grad"].__set__, vars(torch._C.TensorBase)["grad"].__delete__}
     | {Tensor.size, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.storage_offset}
     | {Tensor.element_size, Tensor.is_contiguous, Tensor.is_floating_point, Tensor.is_complex, Tensor.__len__}
     | {Tensor.register_hook, Tensor.register_post_accumulate_grad_hook}
 )
+
+
+#: Reads a gradient, which is no average before the update.
+GRADIENT: Any = vars(torch._C.TensorBase)["grad"].__get__
 
 
 #: Within the block parameters are read as they are, and no update is taken.
@@ -46,7 +52,7 @@ class Pending:
         cls, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         """Take the updates of all parameters that an operation reads or writes, then do it."""
-        if func in LOOKS:
+        if func in LOOKS or (func == GRADIENT and is_zeroing()):
             with as_they_are():
                 return func(*args, **(kwargs or {}))
         for kind in types:

@@ -147,14 +147,21 @@ def describe(name: str, parameter: nn.Parameter, layer: int) -> Tensor:
     return Tensor(name, parameter.numel(), dtype, layer)
 
 
-def agreed_plan(job: Job, config: Config, order: Sequence[int] | None = None) -> Plan:
+def agreed_plan(job: Job, config: Config, order: Sequence[int] | None = None, *, messages: bool = False) -> Plan:
     """A policy's plan with a fixed order of its blocks, as engines need it that match by order of issue.
 
     Without an order, and without one of the policy's own, blocks go as gradients appear if layers run in the order in
     which they are registered.
+
+    Args:
+        job: what is trained, and on what.
+        config: policy, partition, credit.
+        order: of the blocks.
+        messages: halves travel as messages, which need no order. Where gradients are clipped they have none: an
+            all-gather then fills whatever time a late gradient leaves.
     """
     plan = make_plan(job, config)
-    if plan.sequence is not None:
+    if plan.sequence is not None or (messages and plan.barrier and bool(plan.tiling.halves.all())):
         return plan
     if order is not None:
         return plan.with_sequence(order)

@@ -27,6 +27,7 @@ class LayerTimes:
     def __init__(self, layers: int, marks: Marks | None = None) -> None:
         self._layers = layers
         self._marks = marks or HostMarks()
+        self._now = self._marks.now
         self._active = True
         self._unread: deque[_Pass] = deque(maxlen=UNREAD)
         self._pass = _Pass(layers)
@@ -48,7 +49,7 @@ class LayerTimes:
         marked = self._pass
         if not self._active or marked.enter[layer] is not None:
             return False
-        marked.enter[layer] = marked.leave[layer] = self._marks.now()
+        marked.enter[layer] = marked.leave[layer] = self._now()
         return True
 
     def leave(self, layer: int) -> None:
@@ -62,9 +63,9 @@ class LayerTimes:
 
     def gradient(self, layer: int) -> None:
         """A gradient of a layer is complete. The latest one counts; by the pass before, one can tell which it is."""
-        self._gradients[layer] += 1
-        if self._active and self._gradients[layer] >= self._usual[layer]:
-            self._pass.complete[layer] = self._marks.now()
+        count = self._gradients[layer] = self._gradients[layer] + 1
+        if count >= self._usual[layer] and self._active:
+            self._pass.complete[layer] = self._now()
 
     def seconds(self) -> tuple[Floats, Floats] | None:
         """Forward and backward times (s) of the oldest pass not told yet, shapes [layers]; None if none is over."""
@@ -104,7 +105,7 @@ class _Pass:
     def read(self, marks: Marks) -> tuple[Floats, Floats] | None:
         """Forward and backward times (s), shapes [layers]; None while a moment has not come."""
         taken = [*self.enter, *self.leave, *self.complete, self.forward_over]
-        at_s = marks.seconds([mark for mark in taken if mark is not None])
+        at_s = marks.seconds([mark for mark in taken if mark is not None] if None in taken else taken)
         if at_s is None:
             return None
         if len(at_s) < len(taken):

@@ -24,6 +24,7 @@ from autobyte.torch.model.pending import PendingClasses, as_they_are
 from autobyte.torch.model.reads import Reads
 from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
+from autobyte.torch.model.turns import Turns
 from autobyte.torch.model.unfinished import Unfinished
 
 log = logging.getLogger("autobyte")
@@ -95,6 +96,7 @@ class Updates:
         self._undone = undone
         self._unfinished = Unfinished(optimizer) if undo else None
         self._former = Former(optimizer)  # of the layers that were updated ahead of the whole step
+        self._turns = Turns(())
         self._layers: list[_Layer] = []
         self._held = HeldGradients()
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
@@ -145,6 +147,7 @@ class Updates:
             if others:
                 hook = Hook(uncompiled(self._on_other_call(others)))
                 self._places.append((module, hook))
+        self._turns = Turns(parameter.device for parameter in places)
         self._trained = []
         self.attach()
 
@@ -190,6 +193,7 @@ class Updates:
         groups = self._optimizer.param_groups
         hyper = [{k: _as_now(v) for k, v in group.items() if k != "params"} for group in groups]
         if self._unfinished is not None and self._averages.ahead:
+            self._turns.take()
             with unrecorded():
                 self._unfinished.keep(hyper, self._averages.whole_later(), copy=copy)
         return hyper
@@ -198,6 +202,7 @@ class Updates:
     def undo(self) -> bool:
         """Make parameters what they were before averages were missing, though a device went on; whether it can be."""
         self._give_up_due()
+        self._turns.take()
         with unrecorded():
             undone = None if self._unfinished is None else self._unfinished.undo()
         if undone is None:
@@ -220,7 +225,7 @@ class Updates:
         due = [layer for layer in self._layers if layer.due]
         for layer in due:
             layer.clear = clear
-        return {each for layer in due for each in map(id, layer.parameters.values())}
+        return set[int]().union(*(layer.ids for layer in due))
 
     def remove(self) -> None:
         """Take the hooks away, and give up what is due and refused: parameters can be read again."""
@@ -356,6 +361,7 @@ class Updates:
 
     def _copy(self, layers: "Sequence[_Layer]") -> None:
         """Copy layers, some of whose updates are due and stay so."""
+        self._turns.take()
         with unrecorded(), as_they_are():
             self._former.keep(parameter for layer in layers for parameter in layer.parameters.values())
         for layer in layers:
@@ -380,6 +386,7 @@ class Updates:
         if self._averages.ahead:
             self.undo()
             return
+        self._turns.take()
         with unrecorded():
             self._former.bring_back()
         self._put_back(self._hyper)
@@ -397,9 +404,12 @@ class Updates:
             InputError: a parameter or its gradient was changed meanwhile.
         """
         spans = _joined(layers)
-        for span in spans:
-            self._held.check(span)
-        dropped = [parameter for span in spans for parameter in self._held.restore(span)]
+        untouched = [self._held.check(span) for span in spans]
+        dropped = [
+            parameter
+            for span, same in zip(spans, untouched, strict=True)
+            for parameter in self._held.restore(span, untouched=same)
+        ]
         members: dict[int, list[nn.Parameter]] = defaultdict(list)
         for layer in layers:
             layer.due = False
@@ -408,6 +418,7 @@ class Updates:
         self._part.param_groups = [{**self._hyper[index], "params": members[index]} for index in sorted(members)]
         self._part.state = self._optimizer.state
         if self._part.param_groups:
+            self._turns.take()
             with unrecorded():
                 self._clipping.apply(parameter for group in self._part.param_groups for parameter in group["params"])
                 self._part.step()
@@ -422,6 +433,7 @@ class _Layer:
 
     def __init__(self, parameters: dict[str, nn.Parameter], span: slice, take: Callable[[], None]) -> None:
         self.parameters = parameters
+        self.ids = list(map(id, parameters.values()))
         self.span = span
         self.classes = PendingClasses(parameters.values(), take)
         self.nbytes = sum(parameter.nbytes for parameter in parameters.values())

@@ -20,6 +20,8 @@ OTHER = 0.3
 class Audition:
     """Chooses policy and config from a few measured windows; nobody stays slower than with DDP's buckets.
 
+    DDP's buckets are heard first: until others were, nobody is slower than with DDP.
+
     Simulation alone would do on a calm machine; measuring costs one window for each candidate, and two more for each
     of those that are close: the fastest of many single windows is often the luckiest. Where gradients can travel by
     several engines, that is done on each of them, and the last look is at those that are close of all. What blocks

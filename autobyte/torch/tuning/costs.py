@@ -5,7 +5,6 @@ from math import nan
 from statistics import median
 
 import numpy as np
-from scipy.optimize import nnls
 
 from autobyte.config import Config
 from autobyte.errors import InputError
@@ -63,6 +62,8 @@ class BlockCosts:
         self.assumed = not alone_s.size
         if thickness.max() > APART * thickness.min():
             parts = blocks / seconds, nbytes / seconds
+            from scipy.optimize import nnls  # noqa: PLC0415, takes 0.4 s to import
+
             fitted, _ = nnls(np.column_stack(parts), np.ones(len(seconds)))
             if fitted[1] > 0:
                 self.assumed = False

@@ -81,6 +81,8 @@ class Online:
         self._planned = False
         self._samples: deque[tuple[Floats, Floats]] = deque(maxlen=WINDOW)
         self._layer_s = np.zeros((2, len(layers)))
+        training.session.runner.forget()  # the first step, in which ranks wait for each other to begin
+        training.exchange.waits.forget()
         self._exposed_s = training.exchange.exposed_s  # before this window
         self._steps: list[float] = []
         self._first = 0
@@ -88,7 +90,6 @@ class Online:
         self._announced = False
         self._ended: deque[_Ended] = deque()  # windows whose measurements are on their way
         self._brief = False  # the config in force is on trial, in a short window
-        training.session.runner.passages.clear()  # of the first step, in which ranks wait for each other to begin
 
     def after_step(self, *, announced: bool) -> None:
         """A step was taken: gather at the end of a window, or do what rank 0 announced. Collective.

@@ -83,8 +83,8 @@ def _plans_otherwise(rank: int, engine: str) -> None:
 
     as_it_is = training.agreed_plan
 
-    def otherwise(job: Any, config: Any, order: Any) -> Any:
-        plan = as_it_is(job, config, order)
+    def otherwise(job: Any, config: Any, order: Any, **how: Any) -> Any:
+        plan = as_it_is(job, config, order, **how)
         return plan.with_sequence(np.roll(np.arange(len(plan.tiling)), 1)) if rank == 1 else plan
 
     training.agreed_plan = otherwise

@@ -14,7 +14,7 @@ RANKS = st.lists(
         joined=st.booleans(),
         announces=st.booleans(),
         loaded=st.booleans(),
-        clips=st.booleans(),
+        clips=st.sampled_from([None, (1.0, 2.0), (0.5, 2.0)]),
     ),
     min_size=1,
     max_size=4,
@@ -32,4 +32,8 @@ def test_flags_are_counted_over_ranks(ranks: list[StepFlags]) -> None:
     assert counts.joined == sum(each.joined for each in ranks)
     assert counts.announcing == sum(each.announces for each in ranks)
     assert counts.loaded == sum(each.loaded for each in ranks)
-    assert counts.clipping == sum(each.clips for each in ranks)
+    clips = [each.clips for each in ranks if each.clips is not None]
+    assert counts.clipping == len(clips)
+    for each in ranks:
+        if each.clips is not None:
+            assert counts.clip_as(each) == (len(set(clips)) == 1)

@@ -1,6 +1,7 @@
 """The norm of gradients of which each rank has a share."""
 
 import math
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -13,12 +14,12 @@ from autobyte.scheduler.engines.shares import Shares
 from autobyte.scheduler.policies import make_plan
 from autobyte.torch.exchange.control import CommunicationError, Control
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
-from autobyte.torch.exchange.norms import all_clip, norm_of_all
+from autobyte.torch.exchange.norms import check_clipping, norm_of_all
 
 BLOCK = make_plan(make_job(5), Config(8, 8)).tiling.blocks[0]
 
 
-def test_all_ranks_get_the_same_norm_and_those_without_inputs_help() -> None:
+def test_all_ranks_get_the_same_norm() -> None:
     norms = on_ranks(_norms, 3)
     assert len(set(norms)) == 1
     assert norms[0] == pytest.approx(math.sqrt(4 * (1 + 4 + 9)))
@@ -27,49 +28,46 @@ def test_all_ranks_get_the_same_norm_and_those_without_inputs_help() -> None:
 def _norms(rank: int) -> float:
     control = Control("norms", rank=rank, ranks=range(3), timeout=timedelta(seconds=20))
     shares = Shares()
+    assert math.isnan(norm_of_all(shares, control)), "nobody has measured any"
     shares.measure(2.0)
     shares.put(BLOCK, torch.full((4,), rank + 1.0))
-    ended = rank == 1
-    return norm_of_all(shares, control, limit=None if ended else 1.0, kind=None if ended else 2.0, step=0)
+    return norm_of_all(shares, control)
 
 
-def test_ranks_that_clip_to_other_norms_are_told() -> None:
-    said = on_ranks(_differ, 2)
-    assert said == [
-        f"rank {rank}, step 7: ranks differ in what clip_grad_norm_() is called with; max_norm: [1.0, 2.0], "
-        "norm_type: [2.0, 2.0]"
-        for rank in range(2)
-    ]
+class Three:
+    """Control of the first of three ranks."""
+
+    size = 3
+
+    def failure(self, what: str, *, step: int) -> CommunicationError:
+        return CommunicationError(f"rank 0, step {step}: {what}")
 
 
-def _differ(rank: int) -> str:
-    control = Control("norms", rank=rank, ranks=range(2), timeout=timedelta(seconds=20))
-    shares = Shares()
-    shares.measure(2.0)
-    with pytest.raises(CommunicationError) as error:
-        norm_of_all(shares, control, limit=rank + 1.0, kind=2.0, step=7)
-    return str(error.value)
-
-
-@pytest.mark.parametrize(("clipping", "joined", "all_or_none"), [
-    ((True, True, True), 0, True), ((False, False, False), 0, True), ((True, False, False), 0, False),
-    ((True, True, False), 1, True), ((True, False, False), 1, False),
-])  # fmt: skip
-def test_all_ranks_with_inputs_clip_or_none(clipping: tuple[bool, ...], joined: int, all_or_none: bool) -> None:
+def check(clipping: Sequence[tuple[float, float] | None], joined: int = 0) -> None:
+    """What the first rank finds out where the last ones have no inputs left."""
     flags = [
         StepFlags([True], left_out=False, joined=rank >= 3 - joined, announces=False, clips=clips)
         for rank, clips in enumerate(clipping)
     ]
     counts = StepCounts(torch.stack([each.pack() for each in flags]).sum(dim=0))
+    check_clipping(counts, flags[0], Three(), 4)  # type: ignore[arg-type]
 
-    class Three:
-        size = 3
 
-        def failure(self, what: str, *, step: int) -> CommunicationError:
-            return CommunicationError(f"rank 0, step {step}: {what}")
+@pytest.mark.parametrize("others", [(2.0, 2.0), (1.0, 1.0), (1.0, math.inf)])
+def test_ranks_that_clip_to_other_norms_are_told(others: tuple[float, float]) -> None:
+    with pytest.raises(
+        CommunicationError, match=r"^rank 0, step 4: ranks differ in what .*; here max_norm is 1, norm_type is 2$"
+    ):
+        check([(1.0, 2.0), others, (1.0, 2.0)])
 
+
+@pytest.mark.parametrize(("clipping", "joined", "all_or_none"), [
+    ("yyy", 0, True), ("nnn", 0, True), ("ynn", 0, False), ("yyn", 1, True), ("ynn", 1, False),
+])  # fmt: skip
+def test_all_ranks_with_inputs_clip_or_none(clipping: str, joined: int, all_or_none: bool) -> None:
+    clips = [(1.0, 2.0) if each == "y" else None for each in clipping]
     if all_or_none:
-        assert all_clip(counts, Three(), 4) == any(clipping)  # type: ignore[arg-type]
+        check(clips, joined)
         return
     with pytest.raises(CommunicationError, match=r"^rank 0, step 4: \d of \d ranks called clip_grad_norm_\(\)"):
-        all_clip(counts, Three(), 4)  # type: ignore[arg-type]
+        check(clips, joined)

@@ -189,8 +189,21 @@ def test_an_alarm_of_a_stranger_drowns_no_other(alone: rollcall.RollCall, monkey
 def alone(monkeypatch: pytest.MonkeyPatch) -> rollcall.RollCall:
     """Of rank 0, at a store of this process."""
     store = dist.HashStore()
-    monkeypatch.setattr(rollcall, "own_store", lambda: store)
+    monkeypatch.setattr(rollcall, "default_store", lambda: store)
+    monkeypatch.setattr(rollcall, "own_store", lambda store: store)
     return rollcall.RollCall("alone", rank=0, ranks=[0, 1], stall_s=1.2)
+
+
+def test_it_asks_where_the_ranks_met_though_the_default_group_is_another_by_now() -> None:
+    met, other = dist.HashStore(), dist.HashStore()
+    dist.init_process_group("gloo", store=met, rank=0, world_size=1)
+    roll = rollcall.RollCall("again", rank=0, ranks=[0, 1])
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=other, rank=0, world_size=1)
+    before = met.num_keys(), other.num_keys()
+    roll.alarm("rank 0 has failed", patience_s=5.0)
+    dist.destroy_process_group()
+    assert (met.num_keys(), other.num_keys()) == (before[0] + 2, before[1])
 
 
 def test_a_rank_that_never_comes_is_named() -> None:

@@ -3,9 +3,10 @@
 import os
 import re
 import signal
+import threading
 import time
 from datetime import timedelta
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import pytest
 import torch
 from faulty import STEPS, WHERE, at_once, by_ddp, fail, make_model, once, said, state, train, wrapped
 from jobs import make_plan
-from ranks import Ranks
+from ranks import Ranks, server
 
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.testing import Faults, FaultyEngine
+from autobyte.torch.exchange import session as session_module
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.engines import ENGINES as ENGINES_OF_TRAINING
 from autobyte.torch.exchange.progress import Progress
+from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.session import Session
 
 
@@ -38,6 +41,24 @@ class StillAtWork(Engine):
 
     def unfinished(self) -> list[Block]:
         return self.kept
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Later(Engine):
+    """Blocks are done when they are told to come."""
+
+    def __init__(self) -> None:
+        self._left: list[tuple[Block, Sent, Done]] = []
+
+    def start(self, block: Block, sent: Sent, done: Done) -> None:
+        self._left.append((block, sent, done))
+
+    def come(self) -> None:
+        for block, sent, done in self._left:
+            sent(block)
+            done(block, None)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -70,6 +91,31 @@ def test_a_plan_never_changes_while_blocks_of_the_last_are_on_a_device() -> None
     engine.kept = []
     with pytest.raises(CommunicationError, match="the plan cannot change"):  # what has failed stays so
         session.begin(second)
+
+
+class UnseenElsewhere(set[int]):
+    """What one thread has added, others do not see yet."""
+
+    def __contains__(self, tensor: object) -> bool:
+        return False
+
+
+def test_without_a_global_lock_nobody_waits_for_what_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "FREE_THREADED", True)
+    plan, engine, took = make_plan(8), Later(), list[float]()
+    session = Session(
+        plan, engine, rank=0, timeout=timedelta(seconds=20), progress=Progress(), rollcall=NobodySilent()
+    )
+    monkeypatch.setattr(session, "_awaited", UnseenElsewhere())
+    session.begin(plan)
+    session.ready([0])
+    began_s = time.monotonic()
+    waiting = threading.Thread(target=lambda: (session.wait([0]), took.append(time.monotonic() - began_s)))
+    waiting.start()
+    time.sleep(0.1)
+    engine.come()
+    waiting.join()
+    assert took[0] < LONG_S  # after which it would look by itself
 
 
 def test_a_rank_that_is_killed_is_named_by_all_others() -> None:
@@ -224,7 +270,7 @@ def _faulty(rank: int, engine: str, fault: str) -> bool:
 
 
 def test_ranks_that_fail_end_by_themselves_and_leave_no_process() -> None:
-    forkserver.ensure_running()
+    server(()).ensure_running()
     resource_tracker.ensure_running()
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     ranks = Ranks(_killed, 3, "ps", "backward", timeout_s=30)

@@ -51,6 +51,21 @@ def test_a_device_that_stands_still_keeps_nobody_waiting_and_what_is_unread_is_b
     streams.close()
 
 
+def test_a_wait_that_a_device_ends_late_counts_to_no_later_window() -> None:
+    gate, streams = threading.Event(), HostStreams()
+    waits = Waits(StreamMarks(streams.mark))
+    waits.leave(waits.enter(), [streams.enqueue(lambda: (gate.wait(60), None)[1], [])])
+    waits.forget()
+    time.sleep(2 * LATER_S)
+    gate.set()
+    streams.wait(streams.enqueue(lambda: None, []))
+    waits.leave(waits.enter(), [])
+    waits.read()
+    assert waits.total_s < LATER_S
+    assert not waits._unread
+    streams.close()
+
+
 def test_what_fails_is_left_out() -> None:
     failed = HostEvent()
     failed.happen(ConnectionError("rank 1 is gone"))

@@ -120,11 +120,21 @@ def test_looking_at_a_parameter_takes_no_update() -> None:
     assert isinstance(parameter, nn.Parameter)
     assert (parameter.shape, parameter.dtype, parameter.numel(), len(parameter)) == ((3,), torch.float32, 3, 3)
     assert {parameter: 1}[parameter] == 1
-    assert parameter.grad is None
     parameter.grad = torch.ones(3)
     parameter.grad = None
     assert due.taken == 0
     assert all(callable(look) for look in LOOKS)
+
+
+def test_a_gradient_is_read_once_it_is_an_average_but_not_to_let_go_of_it() -> None:
+    due, layer = Due(), nn.Module()
+    layer.register_parameter("weight", due.parameter)
+    for each in (layer, torch.optim.SGD([due.parameter], lr=0.1)):
+        due.parameter.grad = torch.ones(3)
+        each.zero_grad()
+        assert due.taken == 0
+    assert due.parameter.grad is None
+    assert due.taken == 1
 
 
 def test_a_parameter_that_is_frozen_meanwhile_is_updated_before() -> None:

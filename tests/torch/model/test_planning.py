@@ -113,3 +113,16 @@ def test_an_order_is_of_the_plan_that_is_made_of_the_job_where_gradients_are_cli
     assert len(make_plan(job, config).tiling) != len(make_plan(beside, config).tiling), "it cuts by what blocks cost"
     plan = agreed_plan(job, config, planned_order(job, config, beside=beside))
     assert plan.barrier
+
+
+def test_halves_that_are_messages_fill_the_time_that_late_gradients_leave() -> None:
+    """In an order that was made for a link thought too slow, they come when all gradients are out."""
+    job = replace(measured("vgg16"), model=load("vgg16").scaled(size=0.09, time=4.0), clips=True)
+    slow = priced(job, bytes_per_s=0.75 * job.cluster.up_bytes_per_s[0], per_block_s=job.cluster.overhead_s[0])
+    small = Config(1 << 20, 1 << 20, knobs={"fusion": 1})
+    order = planned_order(job, small, beside=slow)
+    free = agreed_plan(job, small, order, messages=True)
+    assert (free.sequence, free.barrier) == (None, True)
+    assert float(simulate(free).step_s[-1]) < 0.95 * kept_s(job, small, order)
+    for other, config in ((replace(job, clips=False), small), (job, Config(1 << 20, 1 << 20, "dear"))):
+        assert agreed_plan(other, config, messages=True).sequence is not None

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import gpus
 import pytest
 import torch
 from ranks import RankError, on_ranks
@@ -30,6 +31,7 @@ from autobyte.torch.model.elementwise import ELEMENTWISE, can_cross_steps
 from autobyte.torch.model.held import drop
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.pending import as_they_are
+from autobyte.torch.model.turns import Turns
 from autobyte.torch.model.updates import Updates
 
 
@@ -133,6 +135,23 @@ def test_a_step_whose_averages_never_come_is_undone_on_every_layer(there: set[st
     assert_same_state(optimizer.state_dict(), before[1])
     updates.settle()  # nothing is due
     model(torch.ones(1, 2))
+
+
+def test_streams_take_turns_with_copies_and_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second layer is copied with the first, and updated under another stream, behind its copy."""
+    gpus.stand_in(monkeypatch.setattr)
+    model, updates, averages, expected = stepped()
+    monkeypatch.setattr(updates, "_turns", Turns([gpus.GPU]))
+    model[0](torch.ones(1, 2))
+    assert not gpus.Stream.log
+    with gpus.on(gpus.Stream(gpus.GPU, name="side")):
+        model[1](torch.ones(1, 2))
+    assert gpus.Stream.log == [("follow", "side", "model")]
+    averages.failed = True
+    with pytest.raises(ConnectionError):
+        model[2](torch.ones(1, 2))
+    assert gpus.Stream.log[1:] == [("follow", "model", "side")]  # what is brought back comes behind the updates
+    assert not any(torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True))
 
 
 def test_a_step_whose_averages_all_came_is_finished_whatever_fails_then() -> None:

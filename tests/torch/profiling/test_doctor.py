@@ -1,16 +1,19 @@
 """The doctor measures a model on real ranks."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ranks import free_port, on_ranks
+from ranks import Ranks, free_port, on_ranks
 
 from autobyte import cli
 from autobyte.models import load
@@ -18,13 +21,32 @@ from autobyte.torch.profiling import doctor
 from autobyte.torch.profiling.doctor import Symptoms, unclaimed_cores
 
 ROOT = Path(__file__).parents[3]
+MODEL = (f"{ROOT}/examples/small_vgg.py:make_model", "--input", "2,3,64,64")
+LATER_S = 3.0
 
 
-@pytest.mark.parametrize("more", [(), ("--exit-code",)], ids=["", "--exit-code"])
-def test_doctor_measures_a_model_on_the_ranks_that_there_are(more: tuple[str, ...]) -> None:
-    """Under torchrun, which takes a status of 3 for a failure: only --exit-code asks for it."""
+def _ended(_rank: int, *words: str) -> tuple[int, str, bool]:
+    """A rank's exit status, what it writes to stderr, and whether at once."""
+    cli.ALONE_S, began = LATER_S, time.monotonic()  # type: ignore[misc]
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        status = cli.run(["doctor", *words])
+    return status, err.getvalue(), time.monotonic() - began < LATER_S
+
+
+def test_doctor_measures_a_model_on_the_ranks_that_there_are() -> None:
+    ranks = Ranks(_ended, 2, *MODEL, "--json", environ={"TORCHELASTIC_RUN_ID": "none"}, init=False)
+    for process in ranks.processes:
+        process.join(60)
+    assert [process.exitcode for process in ranks.processes] == [0, 0]
+    assert json.loads(ranks.written(0))["measured"]["workers"] == 2
+    assert not ranks.written(1)
+    ranks.kill()
+
+
+def test_torchrun_takes_a_status_of_3_for_a_failure() -> None:
+    """Only --exit-code asks for it."""
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
-    words += ["-m", "autobyte", "doctor", "examples/small_vgg.py:make_model", "--input", "2,3,64,64", "--json", *more]
+    words += ["-m", "autobyte", "doctor", *MODEL, "--json", "--exit-code"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False
@@ -33,7 +55,7 @@ def test_doctor_measures_a_model_on_the_ranks_that_there_are(more: tuple[str, ..
     assert told["measured"]["workers"] == 2
     assert 0 < told["measured"]["compute_s"] < 10
     assert told["bound_s"] <= told["ddp"]["step_s"]
-    failed = bool(more) and told["verdict"] != "gain"
+    failed = told["verdict"] != "gain"
     assert ended.returncode == int(failed), ended.stderr
     status = {"gain": "", "keep DDP": "exitcode  : 3", "unknown": "exitcode  : 4"}[told["verdict"]]
     assert not failed or status in ended.stderr
@@ -59,16 +81,12 @@ def test_whether_ranks_share_a_gpu_is_asked_when_a_pass_is_timed(monkeypatch: py
 
 
 def test_a_wrong_input_is_told_by_rank_0_alone() -> None:
-    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
-    words += ["-m", "autobyte", "doctor", "examples/small_vgg.py:make_modell", "--input", "2,3,64,64"]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert ended.returncode != 0
-    told = [line for line in ended.stderr.splitlines() if line.startswith("autobyte: ")]
-    assert len(told) == 1 and "make_modell" in told[0]
-    assert "exitcode  : 2" in ended.stderr
+    """And at once: torchrun ends the others then, before they would say it."""
+    words = (f"{MODEL[0]}l", *MODEL[1:])
+    ended = on_ranks(_ended, 2, *words, environ={"TORCHELASTIC_RUN_ID": "none"}, init=False)
+    assert [(status, at_once) for status, _, at_once in ended] == [(2, True), (2, False)]
+    for _, said, _ in ended:
+        assert said.startswith("autobyte: ") and said.count("\n") == 1 and "make_modell" in said
 
 
 def test_a_rank_that_alone_has_a_wrong_input_tells_it(

@@ -30,7 +30,7 @@ def hold(audition: Audition, job: Job, config: Config, windows: int, factor: flo
 def test_candidates_are_heard_once_those_that_are_close_again_and_the_fastest_stays() -> None:
     job, audition = make_job(500_000, 2_000_000, 4_000_000), Audition()
     wanted = shortlist(job)
-    assert wanted[-1].policy == "ddp"
+    assert [config.policy == "ddp" for config in wanted] == [True, *[False] * (len(wanted) - 1)]
     assert len(set(wanted)) == len(wanted)
     close = [config for config in wanted if truly_s(config) == 0.9][:FINALISTS]
     assert len(close) > 1
@@ -90,12 +90,13 @@ def test_a_change_that_lasts_calls_for_another_round(known: int) -> None:
     assert not audition.over
 
 
-def test_a_small_change_counts_where_steps_are_regular() -> None:
+@pytest.mark.parametrize(("factor", "again"), [(0.89, True), (0.91, False), (1.09, False), (1.11, True)])
+def test_a_change_of_a_tenth_counts_where_steps_are_regular(factor: float, again: bool) -> None:
     job = make_job(500_000, 2_000_000, 4_000_000)
     audition, last = settled(job)
     hold(audition, job, last, KNOWN)
-    hold(audition, job, last, HOLD, factor=0.85)
-    assert not audition.over
+    hold(audition, job, last, 3 * HOLD, factor=factor)
+    assert audition.over != again
 
 
 def test_noise_does_not() -> None:

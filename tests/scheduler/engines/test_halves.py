@@ -1,0 +1,121 @@
+"""Halves of all-reduces by messages: norms on all ranks, and blocks that ranks start in any order."""
+
+import math
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from itertools import permutations
+
+import pytest
+import torch
+from jobs import make_job
+
+from autobyte.config import Config
+from autobyte.scheduler.block import Block
+from autobyte.scheduler.engines.buffers import Buffers
+from autobyte.scheduler.engines.frames import Connection
+from autobyte.scheduler.engines.halves import Halves
+from autobyte.scheduler.policies import make_plan
+
+RANKS = range(3)
+SIZES = (1000, 5, 2)  # of the last one, a rank has no share
+BLOCKS = make_plan(make_job(*SIZES), Config(4000, 4000)).clipped().tiling.blocks
+SCATTERS, GATHERS = BLOCKS[: len(SIZES)], BLOCKS[len(SIZES) :]
+
+
+class Network:
+    """Three ranks, with gradients of their own."""
+
+    def __init__(self, kind: float | None) -> None:
+        made: list[dict[tuple[int, str], Connection]] = [{} for _ in RANKS]
+        for rank, other in permutations(RANKS, 2):
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                near = socket.create_connection(listener.getsockname())
+                far, _ = listener.accept()
+            made[rank][other, "server"], made[other][rank, "worker"] = Connection(near, other), Connection(far, rank)
+        self.buffers = [Buffers(tensors=len(SIZES), scale=1 / 3) for _ in RANKS]
+        self.gradients = [[torch.randn(n) for n in SIZES] for _ in RANKS]
+        self.averages = [torch.stack(each).mean(dim=0) for each in zip(*self.gradients, strict=True)]
+        for buffers, own in zip(self.buffers, self.gradients, strict=True):
+            buffers.shares.measure(kind)
+            for index, gradient in enumerate(own):
+                buffers.put(index, gradient)
+        self.engines = [
+            Halves(buffers, rank=rank, ranks=RANKS, connections=made[rank])
+            for rank, buffers in enumerate(self.buffers)
+        ]
+        self.said: list[tuple[int, int, str]] = []
+        self._changed = threading.Condition()
+
+    def start(self, rank: int, block: Block) -> None:
+        self.engines[rank].start(
+            block,
+            lambda block: self._say(rank, block, "sent"),
+            lambda block, error: self._say(rank, block, str(error or "done")),
+        )
+
+    def wait(self, blocks: tuple[Block, ...], what: str = "done", ranks: range = RANKS) -> None:
+        wanted = {(rank, block.index, what) for rank in ranks for block in blocks}
+        self.wait_for(lambda: wanted <= {*self.said})
+
+    def wait_for(self, holds: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(holds, 20), self.said
+
+    def compare(self) -> None:
+        for own in self.gradients:
+            for ours, theirs in zip(own, self.averages, strict=True):
+                torch.testing.assert_close(ours, theirs)
+        assert len(self.said) == len({*self.said}), "nothing is said twice"
+
+    def _say(self, rank: int, block: Block, what: str) -> None:
+        with self._changed:
+            self.said.append((rank, block.index, what))
+            self._changed.notify_all()
+
+
+@pytest.fixture
+def network(request: pytest.FixtureRequest) -> Iterator[Network]:
+    made = Network(request.param)
+    yield made
+    closing = [threading.Thread(target=engine.close) for engine in made.engines]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(20)
+
+
+@pytest.mark.parametrize("network", [2.0, math.inf, 1.0], indirect=True)
+def test_all_ranks_know_the_norm_before_anything_is_gathered(network: Network) -> None:
+    for block in SCATTERS:
+        for rank in RANKS:
+            network.start(rank, block)
+    network.wait(SCATTERS)
+    (norm,) = {buffers.shares.norm() for buffers in network.buffers}  # the same to the bit
+    kind = network.buffers[0].shares.kind
+    assert kind is not None
+    assert norm == pytest.approx(float(torch.linalg.vector_norm(torch.cat(network.averages), kind)), rel=1e-5)
+    for block in GATHERS:
+        for rank in RANKS:
+            network.start(rank, block)
+    network.wait(GATHERS)
+    network.compare()
+
+
+@pytest.mark.parametrize("network", [None, 2.0], indirect=True)
+def test_ranks_that_start_blocks_in_another_order_give_their_credit_back(network: Network) -> None:
+    """Each with one block in flight, and an all-gather before its sum is here."""
+    for rank in RANKS:
+        network.start(rank, SCATTERS[rank])
+    for rank in RANKS:
+        network.wait((SCATTERS[rank],), "sent", range(rank, rank + 1))
+    assert not any(what == "done" for *_, what in network.said)
+    for rank in RANKS:
+        network.start(rank, GATHERS[rank])
+        network.wait((GATHERS[rank],), "sent", range(rank, rank + 1))
+    for rank in RANKS:
+        for block in (*SCATTERS, *GATHERS):
+            if block not in (SCATTERS[rank], GATHERS[rank]):
+                network.start(rank, block)
+    network.wait(BLOCKS)
+    network.compare()
