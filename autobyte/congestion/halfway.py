@@ -16,14 +16,14 @@ from autobyte.errors import FileError
 
 
 @dataclass(frozen=True, eq=False)
-class Half:
+class HalfTraining:
     """A training that is under way: iterations done, the model, and what Adam remembers."""
 
     iteration: int
     arrays: Mapping[str, Any]
 
     @classmethod
-    def of(cls, model: nn.Module, optimizer: torch.optim.Optimizer, iteration: int) -> "Half":
+    def of(cls, model: nn.Module, optimizer: torch.optim.Optimizer, iteration: int) -> "HalfTraining":
         """Take a copy."""
         arrays = {f"model.{name}": values.numpy().copy() for name, values in model.state_dict().items()}
         for index, state in optimizer.state_dict()["state"].items():
@@ -44,13 +44,13 @@ class Half:
         optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def save_half(path: Path, half: Half, *, recipe: str) -> None:
+def save_half(path: Path, half: HalfTraining, *, recipe: str) -> None:
     """Write a state to go on from."""
     header = json.dumps({"iteration": half.iteration, "recipe": recipe}).encode()
     write_arrays(path, {"header": np.frombuffer(header, dtype=np.uint8), **half.arrays})
 
 
-def load_half(path: Path, *, recipe: str) -> Half:
+def load_half(path: Path, *, recipe: str) -> HalfTraining:
     """Read a state to go on from.
 
     Raises:
@@ -63,7 +63,7 @@ def load_half(path: Path, *, recipe: str) -> Half:
         raise FileError(f"{path} is no training to go on with: {error}; remove it to start again") from None
     if header["recipe"] != recipe:
         raise FileError(f"{path} is of another training ({header['recipe']}); remove it to start this one")
-    return Half(int(header["iteration"]), arrays)
+    return HalfTraining(int(header["iteration"]), arrays)
 
 
 def discard_half(path: Path) -> None:

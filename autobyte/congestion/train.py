@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from autobyte.congestion.algos import aurora, orca
-from autobyte.congestion.halfway import Half, discard_half, load_half, save_half
+from autobyte.congestion.halfway import HalfTraining, discard_half, load_half, save_half
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import BOOTSTRAPS, Objective, landmarks, traversal
 from autobyte.congestion.policy import RatePolicy
@@ -126,7 +126,7 @@ def train(
         for iteration in range(done, recipe.iterations):
             _learn(model, optimizer, recipe, iteration, told)
             if keep is not None and (iteration + 1) % EVERY == 0 and iteration + 1 < recipe.iterations:
-                save_half(keep, Half.of(model, optimizer, iteration + 1), recipe=repr(recipe))
+                save_half(keep, HalfTraining.of(model, optimizer, iteration + 1), recipe=repr(recipe))
     finally:
         torch.set_num_threads(threads)
     if keep is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from autobyte.congestion.halfway import Half, discard_half, load_half, save_half
+from autobyte.congestion.halfway import HalfTraining, discard_half, load_half, save_half
 from autobyte.congestion.model import ActorCritic
 
 
@@ -21,7 +21,7 @@ def test_a_model_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
     first, second = (torch.optim.Adam(model.parameters(), lr=1e-2) for model in models)
     for _ in range(3):
         stepped(models[0], first)
-    save_half(path, Half.of(models[0], first, 3), recipe="a")
+    save_half(path, HalfTraining.of(models[0], first, 3), recipe="a")
     half = load_half(path, recipe="a")
     assert half.iteration == 3
     half.put(models[1], second)
