@@ -28,6 +28,8 @@
 # make record  what the tests compare with: look at the diff before you commit it
 # make versions  the loops' tests with the oldest releases of Accelerate, transformers and Lightning that are supported
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
+# make mocc    tables of the congestion control, simulated: 30 minutes on 2 cores; out/mocc keeps what was trained
+# make mocc-weights  the weights of the congestion controls that learn: 5 minutes
 # make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
 #
 # make clean   remove what these made
@@ -226,6 +228,18 @@ paper-testbed: .venv/test
 		OMP_NUM_THREADS=1 $(BIN)/python paper/$$figure.py --testbed || exit 1; \
 	done
 	$(BIN)/python paper/claims.py
+
+.PHONY: mocc mocc-weights
+
+mocc-weights: .venv/test
+	OMP_NUM_THREADS=1 $(BIN)/autobyte congestion train --out autobyte/congestion/weights/mocc.npz
+	for mode in aurora orca-style; do \
+		OMP_NUM_THREADS=1 $(BIN)/autobyte congestion train --mode $$mode --iterations 120 \
+			--out autobyte/congestion/weights/$$mode.npz || exit 1; \
+	done
+
+mocc: .venv/test
+	for script in paper/mocc_*.py; do $(SAME) $(BIN)/python -W error $$script || exit 1; done
 
 record: .venv/test
 	$(BIN)/python tests/tuners/test_contract.py

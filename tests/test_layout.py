@@ -16,6 +16,8 @@ COVERED_BY = {
     "torch/exchange/test_training.py": "torch/exchange/admission.py",
     "torch/exchange/test_exchange.py": "torch/exchange/listener.py torch/exchange/tallies.py",
     "torch/exchange/test_rollcall.py": "torch/exchange/lookout.py",
+    "cli/test_congestion.py": "congestion/record.py",
+    "congestion/algos/test_algos.py": "congestion/algos/*",
     "comparison/test_oracle.py": "comparison/contest.py comparison/truth.py comparison/verdict.py",
     "comparison/test_overview.py": "comparison/panels/cost.py",
     "comparison/test_page.py": "comparison/outcome.py comparison/panels/timeline.py comparison/repeat.py "

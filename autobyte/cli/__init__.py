@@ -14,6 +14,7 @@ from autobyte.cli import (
     calibrate,
     collect,
     compare,
+    congestion,
     convert,
     doctor,
     explain,
@@ -74,6 +75,7 @@ app.command("collect")(collect.collect)
 app.command("fit")(fit.fit)
 app.add_typer(convert.app, name="import")
 app.add_typer(testbed.app, name="testbed")
+app.add_typer(congestion.app, name="congestion")
 
 BAD_INPUT, INTERRUPTED = 2, 130
 ALONE_S = 10.0  # how long a rank under torchrun waits before it says what rank 0 has not said

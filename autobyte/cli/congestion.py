@@ -1,0 +1,305 @@
+"""`autobyte congestion`: one congestion control for many objectives: trained, judged, adapted, compared."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autobyte.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from autobyte.congestion.evaluate import Served
+    from autobyte.congestion.policy import RatePolicy
+
+app = typer.Typer(
+    help="One congestion control for many objectives (MOCC).\n\n"
+    "An objective has weights of throughput, latency and loss that sum to 1. One network sets the sending rate for "
+    "any of them. Links are simulated, packet by packet.\n\n"
+    "autobyte congestion bench --rate 50Mbit --delay 25ms --loss 1%",
+    no_args_is_help=True,
+)
+
+ObjectiveOption = Annotated[
+    str, typer.Option("--objective", help="weights, such as throughput=0.8,latency=0.1,loss=0.1")
+]
+WeightsOption = Annotated[
+    Path | None, typer.Option("--weights", help="weights of a network; default: those that come with the package")
+]
+RangeOption = Annotated[
+    str, typer.Option("--range", help="where links are drawn from: paper, paper-test, release, datacenter")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="random seed")]
+
+
+@app.command("train")
+def train(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="file for the weights; scores go beside it, as .json")],
+    mode: Annotated[
+        str, typer.Option("--mode", help="two-phase, mixed, individual (needs --objective), aurora, orca-style")
+    ] = "two-phase",
+    iterations: Annotated[int, typer.Option("--iterations", help="updates of the network")] = 600,
+    links: Annotated[int, typer.Option("--links", help="links that are played at the same time")] = 72,
+    range_: Annotated[
+        list[str] | None, typer.Option("--range", help="where links are drawn from; may be repeated; default: paper")
+    ] = None,
+    objective: Annotated[str, typer.Option("--objective", help="the only objective, for individual")] = "",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Train a network, and score it on links that it has not seen.
+
+    Run the same command again to continue a training that was interrupted.
+
+    autobyte congestion train --out mocc.npz
+    """
+    import time
+    from dataclasses import asdict
+
+    from autobyte.cli.console import print_json, print_line, progress
+    from autobyte.congestion.objectives import parse_objective
+    from autobyte.congestion.record import scores
+    from autobyte.congestion.stored import save_policy
+    from autobyte.congestion.train import OWN_REWARD, Recipe
+    from autobyte.congestion.train import train as learn
+    from autobyte.errors import InputError
+    from autobyte.results import versions
+
+    if out.suffix != ".npz":
+        raise InputError(f"--out must end in .npz, got '{out}'; scores go into the .json file of the same name")
+    recipe = Recipe(
+        mode=mode,
+        iterations=iterations,
+        links=links,
+        seed=seed,
+        ranges=tuple(range_ or ["paper"]),
+        objective=parse_objective(objective) if objective else None,
+    )
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    rewards: list[float] = []
+    with progress(f"training {mode}") as step:
+
+        def told(done: int, total: int, reward: float) -> None:
+            rewards.append(reward)
+            step(done, total, f"reward {reward:.3f}")
+
+        policy = learn(recipe, keep=out.with_suffix(".half.npz"), told=told)
+    cpu_s, seconds = time.process_time() - began_cpu_s, time.perf_counter() - began_s
+    about: dict[str, Any] = {
+        "what": "simulated",
+        "command": f"autobyte congestion train --mode {mode} --iterations {iterations} --links {links} --seed {seed}"
+        + "".join(f" --range {name}" for name in range_ or [])
+        + (f" --objective {objective}" if objective else ""),
+        "recipe": asdict(recipe) | {"environment_steps": recipe.environment_steps},
+        "versions": versions(),
+        "cpu_s": round(cpu_s, 1),
+        "seconds": round(seconds, 1),
+        "scores": {"own reward": round(rewards[-1], 4)} if mode in OWN_REWARD else scores(policy),
+    }
+    save_policy(policy, out, about=about)
+    if json:
+        print_json(about)
+        return
+    print_line(f"{out}: {out.stat().st_size / 1e3:.0f} KB, {cpu_s:.0f} s of CPU time")
+    if mode not in OWN_REWARD:
+        _print_scores(about["scores"])
+
+
+@app.command("evaluate")
+def evaluate(
+    *,
+    weights: WeightsOption = None,
+    objective: Annotated[
+        list[str] | None, typer.Option("--objective", help="weights to judge; may be repeated; default: four of them")
+    ] = None,
+    range_: RangeOption = "paper-test",
+    links: Annotated[int, typer.Option("--links", help="links for each objective")] = 64,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Judge a network on simulated links that it has not seen.
+
+    autobyte congestion evaluate --range paper-test --objective 0.8,0.1,0.1 --objective 0.1,0.8,0.1
+    """
+    from autobyte.cli.console import print_json
+    from autobyte.congestion.evaluate import serve
+    from autobyte.congestion.objectives import parse_objective
+    from autobyte.congestion.ranges import range_of
+    from autobyte.congestion.record import SHOWN, row
+
+    wished = [parse_objective(text) for text in objective] if objective else list(SHOWN)
+    _at_least(links, "links")
+    served = serve(_policy(weights), wished, range_of(range_).draw, links=links, seed=seed)
+    if json:
+        print_json({"what": "simulated", "range": range_, "objectives": [row(one) for one in served]})
+    else:
+        _print_served(served)
+
+
+@app.command("adapt")
+def adapt(
+    *,
+    objective: ObjectiveOption,
+    out: Annotated[Path, typer.Option("--out", help="file for the adapted weights")],
+    weights: WeightsOption = None,
+    updates: Annotated[int, typer.Option("--updates", help="updates of the network")] = 20,
+    replay: Annotated[
+        bool, typer.Option("--replay/--no-replay", help="keep old objectives: an old one takes part in every update")
+    ] = True,
+    range_: RangeOption = "paper",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Adapt a network to a new objective, and show what old objectives lose by it.
+
+    autobyte congestion adapt --objective 0.72,0.17,0.11 --out adapted.npz
+    """
+    from autobyte.cli.console import print_json, print_table, progress
+    from autobyte.congestion.adapt import adapt as learn
+    from autobyte.congestion.evaluate import serve
+    from autobyte.congestion.objectives import landmarks, parse_objective
+    from autobyte.congestion.ranges import range_of
+    from autobyte.congestion.stored import digest, save_policy
+    from autobyte.errors import InputError
+    from autobyte.units import format_percent
+
+    if out.suffix != ".npz":
+        raise InputError(f"--out must end in .npz, got '{out}'")
+    wish, draw, before = parse_objective(objective), range_of(range_).draw, _policy(weights)
+    with progress("adapting") as step:
+        after = learn(before, wish, draw, pool=landmarks(), updates=updates, seed=seed, replay=replay, told=step)
+    rows = {}
+    for name, judged in (("new", [wish]), ("old", list(landmarks()))):
+        rewards = [
+            sum(one.reward for one in serve(policy, judged, draw, links=16)) / len(judged)
+            for policy in (before, after)
+        ]
+        rows[name] = {"before": round(rewards[0], 4), "after": round(rewards[1], 4)}
+    about = {
+        "what": "simulated",
+        "objective": list(wish.weights),
+        "updates": updates,
+        "replay": replay,
+        "seed": seed,
+        "from": digest(before),
+        "rewards": rows,
+    }
+    save_policy(after, out, about=about)
+    if json:
+        print_json(about)
+        return
+    print_table(
+        ("reward", "before", "after", "change"),
+        [
+            (f"{name} objective{'s' * (name == 'old')}", f"{one['before']:.4f}", f"{one['after']:.4f}",
+             format_percent(one["after"] / one["before"] - 1))
+            for name, one in rows.items()
+        ],
+    )  # fmt: skip
+
+
+@app.command("bench")
+def bench(
+    *,
+    rate: Annotated[str, typer.Option("--rate", help="of the bottleneck")] = "50Mbit",
+    delay: Annotated[str, typer.Option("--delay", help="one way, without a queue")] = "25ms",
+    loss: Annotated[str, typer.Option("--loss", help="share of packets that are lost at random: 1% or 0.01")] = "0",
+    queue: Annotated[int, typer.Option("--queue", help="packets that may wait")] = 500,
+    algorithms: Annotated[
+        str, typer.Option("--algorithms", help="congestion controls to run, one after the other; default: all")
+    ] = "",
+    objective: Annotated[
+        list[str] | None, typer.Option("--objective", help="for mocc; may be repeated; default: three of them")
+    ] = None,
+    seconds: Annotated[
+        str, typer.Option("--seconds", help="of a run, in virtual time; the last half counts")
+    ] = "30s",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Run congestion controls on one simulated link, each alone.
+
+    autobyte congestion bench --rate 50Mbit --delay 25ms --loss 1% --json
+    """
+    from dataclasses import asdict
+
+    from autobyte.cli.console import print_json, print_table, progress
+    from autobyte.congestion.algos import ALGORITHMS, make_control
+    from autobyte.congestion.objectives import parse_objective
+    from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, RateProfile, Route
+    from autobyte.congestion.ranges import parse_loss
+    from autobyte.congestion.record import SHOWN
+    from autobyte.congestion.sharing import share_link
+    from autobyte.units import format_percent, format_rate, format_seconds, parse_rate, parse_seconds
+
+    link = Bottleneck(RateProfile.steady(parse_rate(rate, what="rate") / PACKET_BYTES), queue, parse_loss(loss))
+    route, length_s = Route(2 * parse_seconds(delay, what="delay")), parse_seconds(seconds, what="seconds")
+    wished = [parse_objective(text) for text in objective] if objective else [SHOWN[0], SHOWN[2], SHOWN[3]]
+    names = algorithms.split(",") if algorithms else list(ALGORITHMS)
+    runs = [(name, wish) for name in names for wish in (wished if name == "mocc" else wished[:1])]
+    controls = [make_control(name, wish, seed=seed) for name, wish in runs]
+    rows: list[dict[str, Any]] = []
+    with progress("simulating") as step:
+        for place, ((name, wish), control) in enumerate(zip(runs, controls, strict=True)):
+            share = share_link(link, [(route, control)], seconds=length_s, settled_s=length_s / 2, seed=seed)[0]
+            wishes = {"objective": list(wish.weights)} if name == "mocc" else {}
+            rows.append({"algorithm": name} | wishes | {"bytes_per_s": share.bytes_per_s} | asdict(share))
+            step(place + 1, len(runs), name)
+    if json:
+        print_json({"what": "simulated", "rate": rate, "delay": delay, "loss": loss, "queue": queue, "runs": rows})
+        return
+    print_table(
+        ("congestion control", "rate", "utilisation", "round trip", "latency ratio", "loss"),
+        [
+            (
+                one["algorithm"]
+                + ("" if "objective" not in one else " ⟨" + ", ".join(map(str, one["objective"])) + "⟩"),
+                format_rate(one["bytes_per_s"]),
+                format_percent(one["utilisation"]),
+                format_seconds(one["round_trip_s"]),
+                f"{one['latency_ratio']:.3f}",
+                format_percent(one["loss"]),
+            )
+            for one in rows
+        ],
+    )
+
+
+def _policy(weights: Path | None) -> "RatePolicy":
+    from autobyte.congestion.stored import load_policy, shipped
+
+    return shipped() if weights is None else load_policy(weights)
+
+
+def _at_least(number: int, what: str) -> None:
+    from autobyte.errors import InputError
+
+    if number < 1:
+        raise InputError(f"{what} must be at least 1, got {number}")
+
+
+def _print_served(served: "Sequence[Served]") -> None:
+    from autobyte.cli.console import print_table
+    from autobyte.units import format_percent
+
+    rows = [
+        (str(one.objective), f"{one.reward:.4f}", format_percent(one.utilisation), f"{one.latency_ratio:.3f}",
+         format_percent(one.loss))
+        for one in served
+    ]  # fmt: skip
+    print_table(("⟨throughput, latency, loss⟩", "reward", "utilisation", "latency ratio", "loss"), rows)
+
+
+def _print_scores(found: dict[str, Any]) -> None:
+    from autobyte.cli.console import print_note, print_table
+    from autobyte.units import format_percent
+
+    rows = [
+        (f"{name}: {group}", f"{one['reward']:.4f}", f"{one['reward_p5']:.4f}", format_percent(one["loss"]))
+        for name, groups in found.items()
+        for group, one in groups.items()
+        if group != "objectives"
+    ]
+    print_table(("links: objectives", "reward", "5th percentile", "loss"), rows)
+    print_note("Simulated; the last half of 400 monitor intervals, on links that were not trained on.")

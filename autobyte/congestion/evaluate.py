@@ -1,0 +1,86 @@
+"""How well a policy serves objectives: its mean action on links that it has not seen, after it found its rate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from autobyte.congestion.batch import LinkBatch
+from autobyte.congestion.objectives import Objective
+from autobyte.congestion.ranges import Draw
+from autobyte.congestion.senses import INPUTS, Values
+from autobyte.job import Floats
+
+STEPS, SETTLED = 400, 200  # monitor intervals of a link, and those before the ones that count
+UNSEEN = 1 << 33  # seeds of links from here on are never trained on
+
+
+class Acting(Protocol):
+    """Gives the mean action for inputs of shape [n, 33]."""
+
+    def action(self, inputs: Values) -> Values:
+        """Shape [n]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Served:
+    """What an objective got, as means over links.
+
+    Args:
+        objective: that was wished for.
+        reward: weighted.
+        utilisation: acknowledged packets over what the link could serve.
+        latency_ratio: least round trip there can be over the mean; 1 is no queue.
+        loss: share of the packets.
+    """
+
+    objective: Objective
+    reward: float
+    utilisation: float
+    latency_ratio: float
+    loss: float
+
+
+def serve(
+    policy: Acting,
+    objectives: Sequence[Objective],
+    draw: Draw,
+    *,
+    links: int = 32,
+    steps: int = STEPS,
+    settled: int = SETTLED,
+    seed: int = 0,
+) -> list[Served]:
+    """Let a policy serve every objective on the same links.
+
+    Args:
+        policy: decides.
+        objectives: each of them.
+        draw: makes links.
+        links: for each objective.
+        steps: monitor intervals.
+        settled: of them, before those that count.
+        seed: of the links.
+    """
+    wished = [one for one in objectives for _ in range(links)]
+    drawn = [draw(np.random.default_rng([UNSEEN + seed, link])) for link in range(links)]
+    again = iter(drawn * len(objectives))
+    batch = LinkBatch(lambda rng: next(again), len(wished), seed=seed)
+    inputs = np.empty((len(wished), INPUTS), dtype=np.float32)
+    inputs[:, :3] = [one.weights for one in wished]
+    parts = np.zeros((len(wished), 3))
+    for step in range(steps):
+        if step == settled:
+            batch.summary()
+        inputs[:, 3:] = batch.seen
+        now: Floats = batch.step(policy.action(inputs).astype(np.float64))
+        parts += now * (step >= settled)
+    rewards = (parts * inputs[:, :3]).sum(axis=1) / (steps - settled)
+    means = batch.summary().reshape(len(objectives), links, 3).mean(axis=1)
+    by_objective = rewards.reshape(len(objectives), links).mean(axis=1)
+    return [
+        Served(one, float(reward), *(float(value) for value in mean))
+        for one, reward, mean in zip(objectives, by_objective, means, strict=True)
+    ]

@@ -1,0 +1,142 @@
+"""Proximal policy optimisation (Schulman et al., arXiv:1707.06347): what an update does with what links answered."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autobyte.congestion.batch import LinkBatch, Steering
+from autobyte.congestion.model import ActorCritic
+from autobyte.congestion.objectives import Objective
+from autobyte.congestion.policy import RatePolicy
+from autobyte.congestion.ranges import Draw
+from autobyte.congestion.senses import INPUTS, Values
+from autobyte.job import Floats
+
+GAMMA, LAMBDA = 0.99, 0.95
+CLIP = 0.2
+ENTROPY = 5e-4  # the paper's 1 to 0.1 makes the spread grow until nothing is learned
+EPOCHS, PARTS = 4, 4  # passes over what was seen, each in so many parts
+VALUE_FACTOR, MOST_NORM = 0.5, 0.5
+
+Scoring = Callable[[Floats, LinkBatch], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Experience:
+    """What was seen and done: arrays of shape [steps × links], inputs of [steps × links, 33].
+
+    Advantages have mean 0 and deviation 1 for each objective.
+    `reward` is the mean of the objectives' rewards in the second half of the steps.
+    """
+
+    inputs: Values
+    actions: Values
+    log_probabilities: Values
+    advantages: Values
+    returns: Values
+    reward: float
+
+
+def gather(
+    policy: RatePolicy,
+    draw: Draw,
+    objectives: Sequence[Objective],
+    *,
+    steps: int,
+    seed: int,
+    score: Scoring | None = None,
+    steering: Steering | None = None,
+) -> Experience:
+    """Let a policy act, at random around its mean, on new links.
+
+    Args:
+        policy: acts.
+        draw: makes links.
+        objectives: one for each link.
+        steps: monitor intervals of each link.
+        seed: of links and actions.
+        score: makes one reward of three; the weighted sum by default.
+        steering: what actions do; they change the pace by default.
+    """
+    links, rng = len(objectives), np.random.default_rng([seed, 1])
+    batch = LinkBatch(draw, links, seed=seed, steering=steering)
+    weights = np.array([one.weights for one in objectives])
+    std = math.exp(policy.log_std)
+    inputs = np.empty((steps + 1, links, INPUTS), dtype=np.float32)
+    inputs[:, :, :3] = weights
+    noise = rng.standard_normal((steps, links), dtype=np.float32)
+    actions, rewards = np.empty_like(noise), np.empty((steps, links))
+    for step in range(steps):
+        inputs[step, :, 3:] = batch.seen
+        actions[step] = policy.action(inputs[step]) + std * noise[step]
+        parts = batch.step(actions[step].astype(np.float64))
+        rewards[step] = (parts * weights).sum(axis=1) if score is None else score(parts, batch)
+    inputs[steps, :, 3:] = batch.seen
+    values = policy.value(inputs.reshape(-1, INPUTS)).reshape(steps + 1, links)
+    advantages = advantages_of((1 - GAMMA) * rewards, values)
+    returns = advantages + values[:-1]
+    log_probabilities = -0.5 * noise**2 - policy.log_std - 0.5 * math.log(2 * math.pi)
+    return Experience(
+        inputs[:-1].reshape(-1, INPUTS),
+        actions.ravel(),
+        log_probabilities.ravel(),
+        _evened(advantages, objectives).ravel(),
+        returns.ravel(),
+        float(rewards[steps // 2 :].mean()),
+    )
+
+
+def advantages_of(rewards: Floats, values: Values) -> Values:
+    """Generalised advantage estimates; rewards have shape [steps, links], values one step more."""
+    advantages = np.zeros(values.shape)
+    for step in reversed(range(len(rewards))):
+        surprise = rewards[step] + GAMMA * values[step + 1] - values[step]
+        advantages[step] = surprise + GAMMA * LAMBDA * advantages[step + 1]
+    return advantages[:-1].astype(np.float32)
+
+
+def _evened(advantages: Values, objectives: Sequence[Objective]) -> Values:
+    """Advantages with mean 0 and deviation 1 for each objective: else those with great rewards drown the others."""
+    evened = np.empty_like(advantages)
+    for objective in set(objectives):
+        own = [place for place, one in enumerate(objectives) if one == objective]
+        evened[:, own] = (advantages[:, own] - advantages[:, own].mean()) / (advantages[:, own].std() + 1e-8)
+    return evened
+
+
+def update(model: ActorCritic, optimizer: torch.optim.Optimizer, seen: Experience, *, seed: int) -> None:
+    """Improve a model by what was seen.
+
+    Objectives that have as many links each weigh the same: with a new and an old one this is the loss of requirement
+    replay, ½ (L(new) + L(old)) (MOCC, sec. 4.3).
+    """
+    rng = np.random.default_rng([seed, 2])
+    columns = [
+        torch.from_numpy(part)
+        for part in (seen.inputs, seen.actions, seen.log_probabilities, seen.advantages, seen.returns)
+    ]
+    for _ in range(EPOCHS):
+        for part in np.array_split(rng.permutation(len(seen.actions)), PARTS):
+            chosen = torch.from_numpy(part)
+            optimizer.zero_grad()
+            _loss(model, *(column[chosen] for column in columns)).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), MOST_NORM)
+            optimizer.step()
+            model.clamp()
+
+
+def _loss(
+    model: ActorCritic, inputs: Tensor, actions: Tensor, log_before: Tensor, advantages: Tensor, returns: Tensor
+) -> Tensor:
+    """Clipped surrogate, error of the value, and a bonus for entropy."""
+    distance = (actions - model.actor(inputs)) / model.log_std.exp()
+    log_now = -0.5 * distance**2 - model.log_std - 0.5 * math.log(2 * math.pi)
+    ratio = (log_now - log_before).exp()
+    gain = torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages).mean()
+    error = ((model.critic(inputs) - returns) ** 2).mean()
+    loss: Tensor = -gain + VALUE_FACTOR * error - ENTROPY * model.log_std.sum()
+    return loss

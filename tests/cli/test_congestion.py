@@ -1,0 +1,94 @@
+"""`autobyte congestion`: a small training, judged, adapted and compared; and bad input, a line each."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autobyte.cli import run
+from autobyte.congestion.stored import digest, load_policy
+
+SMALL = ("--mode", "mixed", "--iterations", "2", "--links", "8")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer steps to judge by, and in an update."""
+    monkeypatch.setattr("autobyte.congestion.record.UNSEEN", 3)
+    monkeypatch.setattr("autobyte.congestion.adapt.STEPS", 16)
+    monkeypatch.setattr("autobyte.congestion.evaluate.serve.__kwdefaults__", {
+        "links": 2, "steps": 20, "settled": 10, "seed": 0
+    })  # fmt: skip
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """What a command prints as JSON."""
+    capsys.readouterr()
+    assert run(["congestion", *words, "--json"]) == 0
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def test_train_evaluate_and_adapt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights, adapted = tmp_path / "mocc.npz", tmp_path / "adapted.npz"
+    about = shown(capsys, "train", "--out", str(weights), *SMALL, "--seed", "3")
+    assert json.loads(weights.with_suffix(".json").read_text()) == about | {"digest": digest(load_policy(weights))}
+    assert about["recipe"]["environment_steps"] == 2 * 8 * 128
+    assert set(about["scores"]) == {"paper", "paper-test"}
+    assert [path.name for path in tmp_path.iterdir() if "half" in path.name] == []
+
+    judged = shown(capsys, "evaluate", "--weights", str(weights), "--objective", "0.1,0.1,0.8", "--links", "2")
+    assert [one["objective"] for one in judged["objectives"]] == [[0.1, 0.1, 0.8]]
+    assert 0 <= judged["objectives"][0]["loss"] < 1
+
+    words = ("adapt", "--weights", str(weights), "--objective", "0.7,0.2,0.1", "--updates", "1")
+    moved = shown(capsys, *words, "--out", str(adapted))
+    assert moved["from"] == digest(load_policy(weights)) != digest(load_policy(adapted))
+    assert set(moved["rewards"]) == {"new", "old"}
+    assert run(["congestion", *words, "--out", str(adapted), "--no-replay"]) == 0
+    assert "old objectives" in capsys.readouterr().out
+
+
+def test_bench_runs_each_on_the_link(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("bench", "--rate", "8Mbit", "--delay", "25ms", "--loss", "1%", "--seconds", "6s")
+    data = shown(capsys, *words, "--algorithms", "cubic,bbr,mocc", "--objective", "0.8,0.1,0.1")
+    names = [one["algorithm"] for one in data["runs"]]
+    rates = {one["algorithm"]: one["bytes_per_s"] for one in data["runs"]}
+    assert names == ["cubic", "bbr", "mocc"]
+    assert rates["cubic"] < rates["bbr"] < 1e6
+    assert data["runs"][2]["objective"] == [0.8, 0.1, 0.1]
+    assert run(["congestion", *words, "--algorithms", "vegas,mocc"]) == 0
+    table = capsys.readouterr().out
+    assert table.count("mocc") == 3
+    assert "⟨0.1, 0.8, 0.1⟩" in table
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("bench --rate 0bit", "rate must be positive, got '0bit'"),
+        ("bench --loss 120%", "loss must be from 0 to below 100 %, got '120%'"),
+        ("bench --delay 0s", "a round trip must be a positive time, got 0.0 s"),
+        ("bench --queue=-1", "a queue must hold at least 0 packets, got -1"),
+        ("bench --algorithms cubic,renoo", "unknown congestion control 'renoo' (known: allegro,"),
+        ("bench --objective 0.8,0.1,0.2", "weights must sum to 1, got ⟨0.8, 0.1, 0.2⟩ with sum 1.1"),
+        ("bench --objective nan,0.5,0.5", "weight of throughput must be a number from 0 to 1, got nan"),
+        ("bench --seconds 0s", "a run of 0 s must be longer than"),
+        ("evaluate --objective 1.1,-0.1,0", "weight of latency must be a number from 0 to 1, got -0.1"),
+        ("evaluate --weights nowhere.npz", "no weights at nowhere.npz: make them with `autobyte congestion train`"),
+        ("evaluate --range moon", "unknown range 'moon'"),
+        ("evaluate --links 0", "links must be at least 1, got 0"),
+        ("train --out x.json", "--out must end in .npz, got 'x.json'"),
+        ("train --out x.npz --mode all", "unknown mode 'all'"),
+        ("train --out x.npz --mode individual", "mode individual learns one objective"),
+        ("adapt --objective 0.8,0.1,0.1 --out x", "--out must end in .npz, got 'x'"),
+        ("adapt --objective 0.8,0.1,0.1 --out x.npz --updates 0", "updates must be at least 1, got 0"),
+    ],
+)
+def test_bad_input_is_one_line(words: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["congestion", *words.split()]) == 2
+    said = capsys.readouterr().err.strip()
+    assert re.search(re.escape(complaint), said), said
+    assert said.count("\n") == 0

@@ -1,0 +1,47 @@
+"""Scores of policies whose behaviour is known."""
+
+import numpy as np
+import pytest
+
+from autobyte.congestion.evaluate import serve
+from autobyte.congestion.objectives import Objective
+from autobyte.congestion.paths import Bottleneck, RateProfile, Route
+
+WISHES = (Objective(0.8, 0.1, 0.1), Objective(0.1, 0.8, 0.1))
+
+
+class Always:
+    """One action, whatever it sees."""
+
+    def __init__(self, action: float) -> None:
+        self.value = action
+
+    def action(self, inputs: np.ndarray) -> np.ndarray:
+        return np.full(len(inputs), self.value, dtype=np.float32)
+
+
+def test_always_more_fills_the_queue_and_always_less_leaves_the_link_empty() -> None:
+    def draw(rng: np.random.Generator) -> tuple[Bottleneck, Route]:
+        return Bottleneck(RateProfile.steady(400.0), 40), Route(0.05)
+
+    for action, utilisation, latency in ((1.0, 1.0, 0.0525 / 0.1525), (-1.0, 0.0, 1.0)):
+        for one in serve(Always(action), WISHES, draw, links=3, steps=200, settled=150):
+            assert one.utilisation == pytest.approx(utilisation, abs=0.05)
+            assert one.latency_ratio == pytest.approx(latency, abs=0.05)
+            parts = np.array([one.utilisation, one.latency_ratio, 1 - one.loss])
+            assert one.reward == pytest.approx(one.objective.reward(parts), abs=0.03)
+            assert (one.loss > 0.5) == (action > 0)
+
+
+def test_every_objective_meets_the_same_links() -> None:
+    drawn = []
+
+    def draw(rng: np.random.Generator) -> tuple[Bottleneck, Route]:
+        drawn.append(rng.uniform(100, 400))
+        return Bottleneck(RateProfile.steady(drawn[-1]), 40), Route(0.05)
+
+    first, second = serve(Always(0.0), WISHES, draw, links=4, steps=20, settled=10)
+    assert len(drawn) == 4
+    assert first.objective == WISHES[0]
+    again = serve(Always(0.0), WISHES, draw, links=4, steps=20, settled=10)
+    assert [first, second] == again

@@ -1,0 +1,60 @@
+"""Advantages against their definition; an update moves actions to where the reward was."""
+
+import numpy as np
+import torch
+
+from autobyte.congestion.model import ActorCritic
+from autobyte.congestion.objectives import Objective
+from autobyte.congestion.ppo import GAMMA, LAMBDA, Experience, advantages_of, gather, update
+from autobyte.congestion.ranges import range_of
+
+WISH = Objective(0.8, 0.1, 0.1)
+
+
+def test_advantages_are_the_discounted_sum_of_surprises() -> None:
+    rng = np.random.default_rng(0)
+    rewards, values = rng.normal(size=(5, 2)), rng.normal(size=(6, 2)).astype(np.float32)
+    surprise = rewards + GAMMA * values[1:] - values[:-1]
+    expected = [sum((GAMMA * LAMBDA) ** (t - s) * surprise[t] for t in range(s, 5)) for s in range(5)]
+    np.testing.assert_allclose(advantages_of(rewards, values), expected, rtol=1e-5)
+
+
+def test_an_update_moves_the_mean_action_towards_what_was_better() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(512, 33)).astype(np.float32)
+    model = ActorCritic(seed=1)
+    before = model.policy().action(inputs)
+    noise = rng.standard_normal(512).astype(np.float32)
+    log_probabilities = (-0.5 * noise**2 - 0.5 * np.log(2 * np.pi)).astype(np.float32)
+    returns = np.zeros(512, dtype=np.float32)
+    seen = Experience(inputs, before + noise, log_probabilities, noise, returns, 0.0)  # more is better
+    update(model, torch.optim.Adam(model.parameters(), lr=1e-3), seen, seed=0)
+    assert (model.policy().action(inputs) - before).mean() > 0.01
+
+
+def test_what_is_gathered_is_of_the_policys_own_actions() -> None:
+    policy = ActorCritic(seed=2).policy()
+    seen = gather(policy, range_of("paper").draw, [WISH] * 6, steps=10, seed=7)
+    again = gather(policy, range_of("paper").draw, [WISH] * 6, steps=10, seed=7)
+    assert seen.inputs.shape == (60, 33)
+    assert np.array_equal(seen.actions, again.actions)
+    noise = (seen.actions - policy.action(seen.inputs)) / np.exp(policy.log_std)
+    expected = -0.5 * noise**2 - policy.log_std - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(seen.log_probabilities, expected, atol=1e-4)
+    np.testing.assert_allclose(seen.inputs[:, :3], np.tile(WISH.weights, (60, 1)), rtol=1e-6)
+    assert 0 < seen.reward < 1
+
+
+def test_every_objective_has_the_same_say() -> None:
+    wishes = [WISH, Objective(0.05, 0.05, 0.9)] * 3
+    seen = gather(ActorCritic(seed=2).policy(), range_of("paper").draw, wishes, steps=20, seed=7)
+    for own in (seen.advantages.reshape(20, 6)[:, place::2] for place in range(2)):
+        np.testing.assert_allclose((own.mean(), own.std()), (0, 1), atol=1e-5)
+
+
+def test_another_reward_can_be_asked_for() -> None:
+    policy = ActorCritic(seed=2).policy()
+    seen = gather(
+        policy, range_of("paper").draw, [WISH] * 6, steps=4, seed=7, score=lambda parts, batch: batch.pace * 0 - 3
+    )
+    assert seen.reward == -3

@@ -1,0 +1,113 @@
+"""The library: rates for flows that report, and one clear line for those that report nonsense."""
+
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autobyte.congestion.model import ActorCritic
+from autobyte.congestion.objectives import Objective
+from autobyte.congestion.paths import Interval
+from autobyte.congestion.senses import look, next_pace
+from autobyte.congestion.service import Service
+from autobyte.errors import InputError
+
+WISH = Objective(0.8, 0.1, 0.1)
+FIRST = Interval(0.0, 0.05, 5, 5, 0, 0.02, 0.0, 0.02)
+
+
+def after(interval: Interval, **changes: float) -> Interval:
+    """The interval that follows."""
+    return replace(interval, start_s=interval.end_s, end_s=interval.end_s + 0.05, **changes)
+
+
+def test_a_flow_doubles_until_a_queue_shows_and_then_the_policy_decides() -> None:
+    policy = ActorCritic(seed=3).policy()
+    service = Service(policy)
+    flow = service.register(WISH)
+    rates, interval = [service.rate(flow)], FIRST
+    for round_trip_s in (0.02, 0.0201, 0.03):
+        service.report(flow, replace(interval, round_trip_s=round_trip_s))
+        rates.append(service.rate(flow))
+        interval = after(interval)
+    assert rates[:3] == [100.0, 200.0, 400.0]
+    inputs = np.zeros((1, 33), dtype=np.float32)
+    inputs[0, :3] = WISH.weights
+    for place, round_trip_s in ((-9, 0.02), (-6, 0.0201), (-3, 0.03)):
+        numbers = (5.0, 5.0, round_trip_s, 0.02, 0.0)
+        inputs[0, place : place + 3 or None] = look(*(np.float64(number) for number in numbers))
+    expected = next_pace(np.array([400.0]), policy.action(inputs).astype(np.float64))[0]
+    assert rates[3] == pytest.approx(expected, rel=1e-6)
+    assert service.interval_s(flow) == pytest.approx(0.03)
+
+
+def test_flows_do_not_touch_each_other() -> None:
+    service = Service(ActorCritic(seed=3).policy())
+    one, other = service.register(WISH), service.register(Objective(0.1, 0.8, 0.1), first_packets_per_s=50.0)
+    service.report(one, FIRST)
+    assert (service.rate(one), service.rate(other)) == (200.0, 50.0)
+    service.forget(other)
+    assert service.register(WISH) not in (one, other)
+
+
+def test_nothing_is_decided_before_anything_arrives() -> None:
+    service = Service(ActorCritic().policy())
+    flow = service.register(WISH)
+    service.report(flow, Interval(0.0, 0.05, 5, 0, 0, math.nan, 0.0, math.inf))
+    assert service.rate(flow) == 100.0
+
+
+def test_a_flow_that_is_not_registered_is_refused() -> None:
+    service = Service(ActorCritic().policy())
+    flow = service.register(WISH)
+    service.forget(flow)
+    for ask in (service.rate, service.interval_s, service.forget, lambda gone: service.report(gone, FIRST)):
+        with pytest.raises(InputError, match=r"flow 0 is not registered: call register\(\) first"):
+            ask(flow)
+    with pytest.raises(InputError, match="the first rate must be positive, got 0"):
+        service.register(WISH, first_packets_per_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (replace(FIRST, start_s=0.02, end_s=0.1), "out of order: an interval from 0.02 s after one to 0.05 s"),
+        (replace(FIRST, start_s=0.2, end_s=0.3), "statistics missing from 0.05 s to 0.2 s; report all"),
+        (replace(FIRST, start_s=0.05, end_s=0.05), "an interval cannot run from 0.05 s to 0.05 s"),
+        (replace(FIRST, end_s=math.nan), "an interval cannot run from 0.0 s to nan s"),
+        (after(FIRST, acked=-1), "acked must be a number of packets, got -1"),
+        (after(FIRST, lost=math.nan), "lost must be a number of packets, got nan"),
+        (after(FIRST, round_trip_s=0.01), "round trips of 0.01 s on average and 0.02 s at least cannot be"),
+        (after(FIRST, round_trip_s=math.nan), "round trips of nan s on average"),
+        (after(FIRST, gradient=math.inf), "the gradient of the round trip must be a number, got inf"),
+    ],
+)  # fmt: skip
+def test_statistics_that_cannot_be_are_one_clear_line(bad: Interval, complaint: str) -> None:
+    service = Service(ActorCritic().policy())
+    flow = service.register(WISH)
+    service.report(flow, FIRST)
+    rate = service.rate(flow)
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        service.report(flow, bad)
+    assert service.rate(flow) == rate
+
+
+def test_no_pytorch_is_loaded_to_choose_a_rate() -> None:
+    code = "import sys\nfrom autobyte.congestion.service import Service\nService()\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_example_has_20_lines_and_serves_both_flows() -> None:
+    example = Path(__file__).parents[2] / "examples" / "congestion_rates.py"
+    assert len(example.read_text().splitlines()) <= 20
+    done = subprocess.run([sys.executable, example], check=True, capture_output=True, text=True)
+    numbers = re.findall(r"⟩: (\d+) packets/s, round trip (\d+) ms", done.stdout)
+    (bulk, bulk_ms), (latency, latency_ms) = [(int(per_s), int(ms)) for per_s, ms in numbers]
+    assert min(bulk, latency) > 850
+    assert latency_ms <= bulk_ms
