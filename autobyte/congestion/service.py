@@ -8,12 +8,15 @@ import numpy as np
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.paths import Interval
 from autobyte.congestion.policy import RatePolicy
-from autobyte.congestion.senses import FEATURES, INPUTS, length_s, look, next_pace
+from autobyte.congestion.senses import FEATURES, INPUTS, LEAST_PER_S, MOST_PER_S, length_s, look, next_pace
 from autobyte.congestion.stored import shipped
 from autobyte.errors import InputError
 
 FIRST_PER_S, FIRST_S = 100.0, 0.05  # packets, and the length of the first interval
 QUEUE, LOSS = 1.1, 0.1  # latency ratio and loss that end the start
+LOST = 3  # packets: fewer in an interval may be chance, and do not end the start
+ARRIVED = 0.25  # of the packets sent: with fewer the start waits
+SILENT = 0.5  # what an interval in which nothing arrives leaves of the rate
 SLACK_S = 1e-9  # between two intervals that follow each other
 
 
@@ -35,8 +38,8 @@ class Sender:
 class Service:
     """Rates for any number of flows, each with weights of its own.
 
-    A new flow doubles its rate until its round trip shows a queue; then the policy decides. The paper does not say
-    how a flow starts; this is ours.
+    A new flow doubles its rate until its round trip or its losses show a queue; then the policy decides. An interval
+    in which packets were sent and nothing arrives halves the rate. The paper says neither; both are ours.
 
     >>> service = Service()
     >>> flow = service.register(Objective(0.8, 0.1, 0.1))
@@ -114,6 +117,14 @@ class Service:
             self._decide(sender, interval)
 
     def _decide(self, sender: Sender, interval: Interval) -> None:
+        if interval.acked:
+            self._choose(sender, interval)
+        elif interval.sent or interval.lost:  # the other end may be gone
+            sender.starting = False
+            sender.packets_per_s = max(LEAST_PER_S, SILENT * sender.packets_per_s)
+        sender.interval_s = float(length_s(np.float64(sender.round_trip_s), np.float64(sender.packets_per_s)))
+
+    def _choose(self, sender: Sender, interval: Interval) -> None:
         inputs, least_s = sender.inputs, min(interval.least_round_trip_s, sender.round_trip_s)
         seen = look(
             np.float64(interval.sent),
@@ -124,13 +135,13 @@ class Service:
         )
         inputs[0, 3:-FEATURES] = inputs[0, 3 + FEATURES :]
         inputs[0, -FEATURES:] = seen
-        sender.starting &= sender.round_trip_s < QUEUE * least_s and interval.loss < LOSS
-        if sender.starting:
-            sender.packets_per_s *= 2
-        else:
+        lossy = interval.lost >= LOST and interval.loss >= LOSS
+        sender.starting &= sender.round_trip_s < QUEUE * least_s and not lossy
+        if not sender.starting:
             action = float(self._policy.action(inputs)[0])
             sender.packets_per_s = float(next_pace(np.float64(sender.packets_per_s), np.float64(action)))
-        sender.interval_s = float(length_s(np.float64(sender.round_trip_s), np.float64(sender.packets_per_s)))
+        elif interval.acked >= ARRIVED * interval.sent:
+            sender.packets_per_s = min(2 * sender.packets_per_s, MOST_PER_S)
 
     def _sender(self, flow: int) -> Sender:
         if flow not in self._senders:
@@ -156,5 +167,7 @@ def _check(flow: int, interval: Interval, last_s: float) -> None:
             f"flow {flow}: round trips of {interval.round_trip_s} s on average and {interval.least_round_trip_s} s "
             "at least cannot be"
         )
+    if not interval.least_round_trip_s > 0:
+        raise InputError(f"flow {flow}: the least round trip must be positive, got {interval.least_round_trip_s} s")
     if not math.isfinite(interval.gradient):
         raise InputError(f"flow {flow}: the gradient of the round trip must be a number, got {interval.gradient}")

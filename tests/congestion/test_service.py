@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autobyte.congestion.algos import make_control
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import Objective
-from autobyte.congestion.paths import Interval
-from autobyte.congestion.senses import look, next_pace
+from autobyte.congestion.paths import Bottleneck, Interval, RateProfile, Route
+from autobyte.congestion.ranges import MBIT
+from autobyte.congestion.senses import LEAST_PER_S, MOST_PER_S, PACKETS, look, next_pace
 from autobyte.congestion.service import Service
+from autobyte.congestion.sharing import share_link
 from autobyte.errors import InputError
 
 WISH = Objective(0.8, 0.1, 0.1)
@@ -62,6 +65,62 @@ def test_nothing_is_decided_before_anything_arrives() -> None:
     assert service.rate(flow) == 100.0
 
 
+def test_a_peer_that_is_gone_slows_a_flow_down() -> None:
+    service = Service()
+    flow = service.register(WISH)
+    service.report(flow, FIRST)
+    interval, rates = FIRST, [service.rate(flow)]
+    for _ in range(40):
+        interval = after(interval, acked=0, round_trip_s=math.nan)
+        service.report(flow, interval)
+        rates.append(service.rate(flow))
+    assert rates[:3] == [200.0, 100.0, 50.0]
+    assert rates[-1] == LEAST_PER_S
+    assert service.interval_s(flow) == pytest.approx(PACKETS / LEAST_PER_S)
+
+
+def test_an_interval_without_packets_changes_nothing() -> None:
+    service = Service()
+    flow = service.register(WISH)
+    service.report(flow, FIRST)
+    service.report(flow, after(FIRST, sent=0, acked=0, round_trip_s=math.nan))
+    assert service.rate(flow) == 200.0
+
+
+@pytest.mark.parametrize(("acked", "rate"), [(25, 200.0), (24, 100.0)])
+def test_the_start_waits_until_packets_arrive(acked: int, rate: float) -> None:
+    service = Service()
+    flow = service.register(WISH)
+    service.report(flow, replace(FIRST, sent=100, acked=acked))
+    assert service.rate(flow) == rate
+
+
+def test_the_start_has_a_bound() -> None:
+    service = Service()
+    flow = service.register(WISH)
+    interval = FIRST
+    for _ in range(30):
+        service.report(flow, interval)
+        interval = after(interval)
+    assert service.rate(flow) == MOST_PER_S
+
+
+@pytest.mark.parametrize(("sent", "lost", "doubles"), [(5, 1, True), (5, 2, True), (30, 3, False), (300, 3, True)])
+def test_a_few_random_losses_do_not_end_the_start(sent: int, lost: int, doubles: bool) -> None:
+    service = Service()
+    flow = service.register(WISH)
+    service.report(flow, replace(FIRST, sent=sent, acked=sent - lost, lost=lost))
+    assert (service.rate(flow) == 200.0) is doubles
+
+
+def test_a_flow_of_latency_uses_a_link_with_random_loss_whatever_the_seed() -> None:
+    link = Bottleneck(RateProfile.steady(50 * MBIT), 500, 0.01)
+    for seed in (1, 2):
+        control = make_control("mocc", Objective(0.1, 0.8, 0.1), seed=seed)
+        (share,) = share_link(link, [(Route(0.05), control)], seconds=4.0, settled_s=2.0, seed=seed)
+        assert share.utilisation > 0.8
+
+
 def test_a_flow_that_is_not_registered_is_refused() -> None:
     service = Service(ActorCritic().policy())
     flow = service.register(WISH)
@@ -84,6 +143,8 @@ def test_a_flow_that_is_not_registered_is_refused() -> None:
         (after(FIRST, lost=math.nan), "lost must be a number of packets, got nan"),
         (after(FIRST, round_trip_s=0.01), "round trips of 0.01 s on average and 0.02 s at least cannot be"),
         (after(FIRST, round_trip_s=math.nan), "round trips of nan s on average"),
+        (after(FIRST, acked=0, round_trip_s=math.nan, least_round_trip_s=math.nan),
+         "the least round trip must be positive, got nan s"),
         (after(FIRST, gradient=math.inf), "the gradient of the round trip must be a number, got inf"),
     ],
 )  # fmt: skip

@@ -73,10 +73,45 @@ def test_cubic_returns_to_where_it_was_when_its_curve_says_so() -> None:
     assert cubic.window < 1001
 
 
+def test_cubic_leaves_room_for_others_and_starts_its_curve_where_the_loss_left_it() -> None:
+    """RFC 9438, sec. 4.2 and 4.7: K = ∛((W_max − cwnd_epoch) / C), with a W_max that fast convergence lowered."""
+    cubic = Cubic()
+    cubic.window = 1000.0
+    cubic.on_loss(0.0, -1.0)
+    cubic.window = 911.0  # it has not come back
+    cubic.on_loss(5.0, 4.0)
+    start, most = 911 * BETA, 911 * (1 + BETA) / 2
+    assert cubic.window == pytest.approx(start)
+    flat_s = math.cbrt((most - start) / C)
+    assert flat_s == pytest.approx(6.99, abs=0.005)
+    sizes, now_s = {}, 5.0
+    while now_s < 5.0 + flat_s:
+        for _ in range(int(cubic.window)):
+            cubic.on_ack(now_s, 0.05)
+        now_s += 0.05
+        sizes[round(now_s - 5.0, 2)] = cubic.window
+    assert sizes[1.0] == pytest.approx(most + C * (1.0 - flat_s) ** 3, rel=0.01)
+    assert sizes[max(sizes)] == pytest.approx(most, rel=0.01)
+
+
+def test_cubic_grows_like_reno_once_reno_is_back() -> None:
+    cubic = Cubic()
+    cubic.window = 10.0  # so small that Reno is faster
+    cubic.on_loss(0.0, -1.0)
+    grown = []
+    for _ in range(200):
+        before = cubic.window
+        cubic.on_ack(0.0, 1e-4)
+        grown.append((cubic.window - before) * before)
+    assert grown[0] == pytest.approx(3 * (1 - BETA) / (1 + BETA))
+    assert grown[-1] == pytest.approx(1.0)
+
+
 def test_cubic_is_no_slower_than_reno_at_a_short_round_trip() -> None:
-    """Mathis et al., 1997: a window of √(3/2) / √loss."""
+    """Floyd et al., 2000: a mean window of √(α (1 + β) / 2 (1 − β) loss); α is Reno's at first and 1 later."""
     share = alone("cubic", loss=0.01, queue=DEEP, seconds=240.0)
-    assert share.packets_per_s * share.round_trip_s == pytest.approx(math.sqrt(1.5 / 0.01), rel=0.15)
+    reno, later = math.sqrt(1.5 / 0.01), math.sqrt((1 + BETA) / (2 * (1 - BETA)) / 0.01)
+    assert 0.9 * reno < share.packets_per_s * share.round_trip_s < later
 
 
 @pytest.mark.parametrize("name", ["cubic", "vegas", "copa", "bbr"])
