@@ -29,7 +29,7 @@ WeightsOption = Annotated[
 RangeOption = Annotated[
     str, typer.Option("--range", help="where links are drawn from: paper, paper-test, release, datacenter")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="random seed")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="random seed")]
 
 
 @app.command("train")
@@ -54,10 +54,8 @@ def train(
 
     autobyte congestion train --out mocc.npz
     """
-    import time
-    from dataclasses import asdict
-
     from autobyte.cli.console import print_json, print_line, progress
+    from autobyte.congestion.halfway import discard_half, load_half
     from autobyte.congestion.objectives import parse_objective
     from autobyte.congestion.record import scores
     from autobyte.congestion.stored import save_policy
@@ -76,32 +74,27 @@ def train(
         ranges=tuple(range_ or ["paper"]),
         objective=parse_objective(objective) if objective else None,
     )
-    began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    rewards: list[float] = []
+    keep = out.with_suffix(".half.npz")
     with progress(f"training {mode}") as step:
-
-        def told(done: int, total: int, reward: float) -> None:
-            rewards.append(reward)
-            step(done, total, f"reward {reward:.3f}")
-
-        policy = learn(recipe, keep=out.with_suffix(".half.npz"), told=told)
-    cpu_s, seconds = time.process_time() - began_cpu_s, time.perf_counter() - began_s
+        policy = learn(recipe, keep=keep, told=lambda done, total, reward: step(done, total, f"reward {reward:.3f}"))
+    last = load_half(keep, recipe=repr(recipe))
     about: dict[str, Any] = {
         "what": "simulated",
         "command": f"autobyte congestion train --mode {mode} --iterations {iterations} --links {links} --seed {seed}"
         + "".join(f" --range {name}" for name in range_ or [])
         + (f" --objective {objective}" if objective else ""),
-        "recipe": asdict(recipe) | {"environment_steps": recipe.environment_steps},
+        "recipe": recipe.to_json(),
         "versions": versions(),
-        "cpu_s": round(cpu_s, 1),
-        "seconds": round(seconds, 1),
-        "scores": {"own reward": round(rewards[-1], 4)} if mode in OWN_REWARD else scores(policy),
+        "cpu_s": round(last.cpu_s, 1),
+        "seconds": round(last.seconds, 1),
+        "scores": {"own reward": round(last.reward, 4)} if mode in OWN_REWARD else scores(policy),
     }
     save_policy(policy, out, about=about)
+    discard_half(keep)
     if json:
         print_json(about)
         return
-    print_line(f"{out}: {out.stat().st_size / 1e3:.0f} KB, {cpu_s:.0f} s of CPU time")
+    print_line(f"{out}: {out.stat().st_size / 1e3:.0f} KB, {last.cpu_s:.0f} s of CPU time")
     if mode not in OWN_REWARD:
         _print_scores(about["scores"])
 
@@ -216,21 +209,20 @@ def bench(
         str, typer.Option("--seconds", help="of a run, in virtual time; the last half counts")
     ] = "30s",
     seed: SeedOption = 0,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="runs of each, with seeds from --seed on")] = 1,
     json: JsonOption = False,
 ) -> None:
     """Run congestion controls on one simulated link, each alone.
 
     autobyte congestion bench --rate 50Mbit --delay 25ms --loss 1% --json
     """
-    from dataclasses import asdict
-
     from autobyte.cli.console import print_json, print_table, progress
     from autobyte.congestion.algos import ALGORITHMS, make_control
     from autobyte.congestion.objectives import parse_objective
     from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, RateProfile, Route
     from autobyte.congestion.ranges import parse_loss
     from autobyte.congestion.record import SHOWN
-    from autobyte.congestion.sharing import share_link
+    from autobyte.congestion.sharing import means, share_link
     from autobyte.units import format_percent, format_rate, format_seconds, parse_rate, parse_seconds
 
     link = Bottleneck(RateProfile.steady(parse_rate(rate, what="rate") / PACKET_BYTES), queue, parse_loss(loss))
@@ -238,16 +230,20 @@ def bench(
     wished = [parse_objective(text) for text in objective] if objective else [SHOWN[0], SHOWN[2], SHOWN[3]]
     names = algorithms.split(",") if algorithms else list(ALGORITHMS)
     runs = [(name, wish) for name in names for wish in (wished if name == "mocc" else wished[:1])]
-    controls = [make_control(name, wish, seed=seed) for name, wish in runs]
+    controls = [[make_control(name, wish, seed=seed + run) for run in range(seeds)] for name, wish in runs]
     rows: list[dict[str, Any]] = []
     with progress("simulating") as step:
-        for place, ((name, wish), control) in enumerate(zip(runs, controls, strict=True)):
-            share = share_link(link, [(route, control)], seconds=length_s, settled_s=length_s / 2, seed=seed)[0]
+        for place, ((name, wish), repeated) in enumerate(zip(runs, controls, strict=True)):
+            shares = [
+                share_link(link, [(route, one)], seconds=length_s, settled_s=length_s / 2, seed=seed + run)[0]
+                for run, one in enumerate(repeated)
+            ]
             wishes = {"objective": list(wish.weights)} if name == "mocc" else {}
-            rows.append({"algorithm": name} | wishes | {"bytes_per_s": share.bytes_per_s} | asdict(share))
+            rows.append({"algorithm": name} | wishes | means(shares))
             step(place + 1, len(runs), name)
     if json:
-        print_json({"what": "simulated", "rate": rate, "delay": delay, "loss": loss, "queue": queue, "runs": rows})
+        about = {"what": "simulated", "rate": rate, "delay": delay, "loss": loss, "queue": queue}
+        print_json(about | {"seconds": seconds, "seed": seed, "seeds": seeds, "runs": rows})
         return
     print_table(
         ("congestion control", "rate", "utilisation", "round trip", "latency ratio", "loss"),

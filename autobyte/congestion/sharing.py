@@ -1,7 +1,8 @@
 """Flows on one link, and what each got of it."""
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from autobyte.congestion.link import Congestion, PacketLink
 from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, Route
@@ -67,6 +68,17 @@ def share_link(
         ratio = min(1.0, least_s / round_trip_s) if acked else 0.0
         shares.append(Share(acked / counted_s, acked / capacity, round_trip_s, ratio, lost / max(1, acked + lost)))
     return shares
+
+
+def means(shares: Sequence[Share]) -> dict[str, float]:
+    """What a flow got in some runs: means, and with two runs or more their standard errors as `…_error`."""
+    found: dict[str, float] = {}
+    for name in ("bytes_per_s", *(each.name for each in fields(Share))):
+        values = [float(getattr(share, name)) for share in shares]
+        found[name] = statistics.fmean(values)
+        if len(values) > 1:
+            found[f"{name}_error"] = statistics.stdev(values) / len(values) ** 0.5
+    return found
 
 
 def jain(rates: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ An iteration plays a few hundred monitor intervals on new links, and makes one u
 in it depends on seed and iteration alone, so that a training that was killed goes on as if it never was.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,11 +12,11 @@ from pathlib import Path
 import torch
 
 from autobyte.congestion.algos import aurora, orca
-from autobyte.congestion.halfway import HalfTraining, discard_half, load_half, save_half
+from autobyte.congestion.halfway import HalfTraining, load_half, save_half
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import BOOTSTRAPS, Objective, landmarks, traversal
 from autobyte.congestion.policy import RatePolicy
-from autobyte.congestion.ppo import gather, update
+from autobyte.congestion.ppo import PARTS, gather, update
 from autobyte.congestion.ranges import range_of
 from autobyte.errors import InputError, unknown
 
@@ -46,7 +47,8 @@ class Recipe:
         preference: the network has a layer for the objective.
 
     Raises:
-        InputError: an unknown mode or range, or numbers that are not positive.
+        InputError: an unknown mode or range, no range, numbers that are too small, or a grid that does not have the
+            bootstraps.
     """
 
     mode: str = "two-phase"
@@ -67,8 +69,17 @@ class Recipe:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if (self.objective is None) == (self.mode == "individual"):
             raise InputError("mode individual learns one objective, and the others learn the landmarks")
+        if self.links * self.steps < PARTS:
+            raise InputError(
+                f"{self.links} links of {self.steps} steps are too few for the {PARTS} parts of an update; play more"
+            )
+        if not self.ranges:
+            raise InputError("links must come from a range, got none; write ranges=('paper',)")
         for name in self.ranges:
             range_of(name)
+        if self.mode == "two-phase":
+            traversal(steps=self.grid)
+        landmarks(self.grid)
 
     @property
     def environment_steps(self) -> int:
@@ -107,7 +118,7 @@ def train(
     Args:
         recipe: what is learned, on what, how long.
         start: weights to begin with, in place of random ones.
-        keep: file for states to go on from; removed at the end.
+        keep: file for states to go on from; the last one stays, and the caller removes it once the policy is safe.
         told: is called after each iteration with the number done, all, and the mean reward.
 
     Raises:
@@ -115,28 +126,29 @@ def train(
     """
     model = ActorCritic(preference=recipe.preference, seed=recipe.seed) if start is None else ActorCritic.of(start)
     optimizer = torch.optim.Adam(model.parameters(), lr=FIRST_RATE)
-    done = 0
+    half = HalfTraining(0, {})
     if keep is not None and keep.exists():
         half = load_half(keep, recipe=repr(recipe))
-        done = half.iteration
         half.put(model, optimizer)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the arrays are small: more threads only wait for each other
+    began_s, began_cpu_s = time.perf_counter() - half.seconds, time.process_time() - half.cpu_s
     try:
-        for iteration in range(done, recipe.iterations):
-            _learn(model, optimizer, recipe, iteration, told)
-            if keep is not None and (iteration + 1) % EVERY == 0 and iteration + 1 < recipe.iterations:
-                save_half(keep, HalfTraining.of(model, optimizer, iteration + 1), recipe=repr(recipe))
+        for done in range(half.iteration + 1, recipe.iterations + 1):
+            reward = _learn(model, optimizer, recipe, done - 1)
+            if told is not None:
+                told(done, recipe.iterations, reward)
+            if keep is not None and (done % EVERY == 0 or done == recipe.iterations):
+                seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+                now = HalfTraining.of(model, optimizer, done, reward=reward, cpu_s=cpu_s, seconds=seconds)
+                save_half(keep, now, recipe=repr(recipe))
     finally:
         torch.set_num_threads(threads)
-    if keep is not None:
-        discard_half(keep)
     return model.policy()
 
 
-def _learn(
-    model: ActorCritic, optimizer: torch.optim.Optimizer, recipe: Recipe, iteration: int, told: Told | None
-) -> None:
+def _learn(model: ActorCritic, optimizer: torch.optim.Optimizer, recipe: Recipe, iteration: int) -> float:
+    """Make one iteration, and give its mean reward."""
     for group in optimizer.param_groups:
         group["lr"] = FIRST_RATE + (LAST_RATE - FIRST_RATE) * iteration / recipe.iterations
     draw = range_of(recipe.ranges[iteration % len(recipe.ranges)]).draw
@@ -151,8 +163,7 @@ def _learn(
         steering=orca.WindowSteering(recipe.links) if recipe.mode == "orca-style" else None,
     )
     update(model, optimizer, seen, seed=seed)
-    if told is not None:
-        told(iteration + 1, recipe.iterations, seen.reward)
+    return float(seen.reward)
 
 
 def specialist(objective: Objective, recipe: Recipe) -> Recipe:

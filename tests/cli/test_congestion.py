@@ -54,6 +54,10 @@ def test_train_evaluate_and_adapt(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_bench_runs_each_on_the_link(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("bench", "--rate", "8Mbit", "--delay", "25ms", "--loss", "1%", "--seconds", "6s")
     data = shown(capsys, *words, "--algorithms", "cubic,bbr,mocc", "--objective", "0.8,0.1,0.1")
+    assert "loss_error" not in data["runs"][0]
+    twice = shown(capsys, *words, "--algorithms", "cubic", "--seeds", "2")["runs"][0]
+    assert twice["utilisation"] == pytest.approx(data["runs"][0]["utilisation"], rel=0.5)
+    assert twice["utilisation_error"] > 0
     names = [one["algorithm"] for one in data["runs"]]
     rates = {one["algorithm"]: one["bytes_per_s"] for one in data["runs"]}
     assert names == ["cubic", "bbr", "mocc"]
@@ -75,6 +79,9 @@ def test_bench_runs_each_on_the_link(capsys: pytest.CaptureFixture[str]) -> None
         ("bench --algorithms cubic,renoo", "unknown congestion control 'renoo' (known: allegro,"),
         ("bench --objective 0.8,0.1,0.2", "weights must sum to 1, got ⟨0.8, 0.1, 0.2⟩ with sum 1.1"),
         ("bench --objective nan,0.5,0.5", "weight of throughput must be a number from 0 to 1, got nan"),
+        ("bench --seed=-1", "'--seed': Input should be greater than or equal to 0"),
+        ("evaluate --seed=-1", "'--seed': Input should be greater than or equal to 0"),
+        ("bench --seeds 0", "'--seeds': Input should be greater than or equal to 1"),
         ("bench --seconds 0s", "a run of 0 s must be longer than"),
         ("evaluate --objective 1.1,-0.1,0", "weight of latency must be a number from 0 to 1, got -0.1"),
         ("evaluate --weights nowhere.npz", "no weights at nowhere.npz: make them with `autobyte congestion train`"),

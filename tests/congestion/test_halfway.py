@@ -21,9 +21,9 @@ def test_a_model_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
     first, second = (torch.optim.Adam(model.parameters(), lr=1e-2) for model in models)
     for _ in range(3):
         stepped(models[0], first)
-    save_half(path, HalfTraining.of(models[0], first, 3), recipe="a")
+    save_half(path, HalfTraining.of(models[0], first, 3, reward=0.5, cpu_s=2.0, seconds=1.0), recipe="a")
     half = load_half(path, recipe="a")
-    assert half.iteration == 3
+    assert (half.iteration, half.reward, half.cpu_s, half.seconds) == (3, 0.5, 2.0, 1.0)
     half.put(models[1], second)
     for model, optimizer in zip(models, (first, second), strict=True):
         stepped(model, optimizer)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autobyte.congestion.evaluate import serve
+from autobyte.congestion.halfway import load_half
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import BOOTSTRAPS, Objective, landmarks, traversal
 from autobyte.congestion.ranges import range_of
@@ -42,8 +43,12 @@ def test_a_training_that_was_killed_ends_where_it_would_have(tmp_path: Path) -> 
     left: list[int] = []
     resumed = train(recipe, keep=keep, told=lambda done, total, reward: left.append(done))
     assert left == [21, 22, 23, 24]
-    assert not keep.exists()
     assert digest(resumed) == digest(train(recipe))
+    half = load_half(keep, recipe=repr(recipe))
+    assert half.iteration == 24
+    assert 0 < half.reward < 1
+    assert digest(train(recipe, keep=keep, told=kill)) == digest(resumed)  # a kill before the policy is saved
+    assert load_half(keep, recipe=repr(recipe)).cpu_s == half.cpu_s > 0
 
 
 def test_a_state_of_another_training_is_refused(tmp_path: Path) -> None:
@@ -97,6 +102,10 @@ def test_training_starts_from_given_weights() -> None:
         ({"iterations": 0}, "iterations must be at least 1, got 0"),
         ({"mode": "individual"}, "mode individual learns one objective"),
         ({"objective": WISHES[0]}, "mode individual learns one objective"),
+        ({"ranges": ()}, "links must come from a range, got none"),
+        ({"links": 1, "steps": 1}, "1 links of 1 steps are too few for the"),
+        ({"mode": "two-phase", "grid": 4}, "is no landmark of a grid of 4 steps"),
+        ({"grid": 2}, "a grid of 2 steps has no point inside the simplex"),
         ({"ranges": ("paper", "moon")}, "unknown range 'moon'"),
     ],
 )
