@@ -28,8 +28,8 @@
 # make record  what the tests compare with: look at the diff before you commit it
 # make versions  the loops' tests with the oldest releases of Accelerate, transformers and Lightning that are supported
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
-# make mocc    tables of the congestion control, simulated: 30 minutes on 2 cores; out/mocc keeps what was trained
-# make mocc-weights  the weights of the congestion controls that learn: 5 minutes
+# make mocc    sweeps and comparisons of the congestion control, simulated; out/mocc keeps what was trained
+# make mocc-weights  the weights of the congestion controls that learn
 # make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
 #
 # make clean   remove what these made

@@ -1,6 +1,6 @@
 """MOCC beside other congestion controls on one simulated link: sweeps, fairness, friendliness.
 
-    python paper/mocc_links.py            # 2 minutes
+    python paper/mocc_links.py
 
 Simulated. Writes data/mocc_links.csv (sweeps over rate, delay, queue and loss) and data/mocc_sharing.csv (flows of a
 kind, and MOCC beside CUBIC and BBR). A run lasts 16 s of virtual time, and the last half counts; flows that share

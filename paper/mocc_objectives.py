@@ -1,9 +1,10 @@
 """What MOCC promises of objectives: preferences that show, unseen weights, quick adaptation, nothing forgotten.
 
-    python paper/mocc_objectives.py                              # 25 minutes on 2 cores
-    python paper/mocc_objectives.py --parts preferences,adaptation --unseen 10
+    python paper/mocc_objectives.py
+    python paper/mocc_objectives.py --parts preferences,adaptation --unseen 10 --adapted 3   # a small part of it
 
-Simulated, on the paper's range of links. Writes, each with a row for every seed:
+Simulated, on the paper's range of links. It trains many networks one after the other, and continues where it was
+stopped. Writes, each with a row for every seed:
 
 data/mocc_preferences.csv   what objectives get, by three networks that were trained with seeds 0, 1 and 2
 data/mocc_unseen.csv        reward of weights that are no landmarks, beside that of a specialist for each
@@ -16,6 +17,7 @@ The network of seed 0 is the one that ships; the others are trained first, and k
 trained for its objective alone, with fewer updates than MOCC, as one objective needs fewer.
 """
 
+import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -25,6 +27,7 @@ import sheet
 
 from autobyte.congestion.adapt import LINKS, STEPS, adapted
 from autobyte.congestion.evaluate import serve
+from autobyte.congestion.halfway import discard_half
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import Objective, landmarks, sample_objectives
 from autobyte.congestion.policy import RatePolicy
@@ -57,11 +60,13 @@ if options.quick:
 
 
 def network(name: str, recipe: Recipe) -> RatePolicy:
-    """A network that was trained before, or is now."""
-    path = KEPT / f"{name}.npz"
+    """A network that was trained before by the same recipe, or is now."""
+    path = KEPT / f"{name}.{hashlib.sha256(repr(recipe).encode()).hexdigest()[:12]}.npz"
     if not path.exists():
-        policy = train(recipe, keep=path.with_suffix(".half.npz"))
+        half = path.with_suffix(".half.npz")
+        policy = train(recipe, keep=half)
         save_policy(policy, path, about=recipe.to_json() | {"what": "simulated", "objective": str(recipe.objective)})
+        discard_half(half)
     return load_policy(path)
 
 

@@ -44,21 +44,28 @@ class LinkBatch:
         draw: makes a link.
         links: how many.
         seed: of links, losses and first rates.
+        copies: the links are so many times the same ones, with the same losses and first rates.
         steering: what actions do.
     """
 
-    def __init__(self, draw: Draw, links: int, *, seed: int, steering: Steering | None = None) -> None:
+    def __init__(
+        self, draw: Draw, links: int, *, seed: int, copies: int = 1, steering: Steering | None = None
+    ) -> None:
         self._steering = PaceSteering() if steering is None else steering
-        rng = np.random.default_rng([seed, links])
-        drawn = [draw(rng) for _ in range(links)]
+        different = links // copies
+        rng = np.random.default_rng([seed, different])
+        drawn = [draw(rng) for _ in range(different)] * copies
         self.bottlenecks: list[Bottleneck] = [bottleneck for bottleneck, _ in drawn]
         routes: list[list[Route]] = [[route] for _, route in drawn]
-        self.links = CompiledLinks(self.bottlenecks, routes, seeds=rng.integers(1 << 40, size=links).tolist())
+        self.links = CompiledLinks(
+            self.bottlenecks, routes, seeds=rng.integers(1 << 40, size=different).tolist() * copies
+        )
         times_s, self._rates = self.links.ways.times_s, self.links.ways.rates
         self._from_s, self._to_s = times_s, np.append(times_s[:, 1:], np.full((links, 1), np.inf), axis=1)
         self._base_s = self.links.ways.round_trip_s[:, 0]
         self.round_trip_s = self._base_s.copy()
-        self.pace = self._rates[:, 0] * np.exp(rng.uniform(math.log(FIRST_PACE[0]), math.log(FIRST_PACE[1]), links))
+        first = np.exp(rng.uniform(math.log(FIRST_PACE[0]), math.log(FIRST_PACE[1]), different))
+        self.pace = self._rates[:, 0] * np.tile(first, copies)
         self.seen: Values = np.zeros((links, HISTORY * FEATURES), dtype=np.float32)
         self.totals = np.zeros(
             (links, 4)

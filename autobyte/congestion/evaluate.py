@@ -53,7 +53,7 @@ def serve(
     settled: int = SETTLED,
     seed: int = 0,
 ) -> list[Served]:
-    """Let a policy serve every objective on the same links.
+    """Let a policy serve every objective on the same links, with the same random losses and first rates.
 
     Args:
         policy: decides.
@@ -66,8 +66,8 @@ def serve(
     """
     wished = [one for one in objectives for _ in range(links)]
     drawn = [draw(np.random.default_rng([UNSEEN + seed, link])) for link in range(links)]
-    again = iter(drawn * len(objectives))
-    batch = LinkBatch(lambda rng: next(again), len(wished), seed=seed)
+    each = iter(drawn)
+    batch = LinkBatch(lambda rng: next(each), len(wished), seed=seed, copies=len(objectives))
     inputs = np.empty((len(wished), INPUTS), dtype=np.float32)
     inputs[:, :3] = [one.weights for one in wished]
     parts = np.zeros((len(wished), 3))

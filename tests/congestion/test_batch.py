@@ -33,6 +33,16 @@ def test_a_step_is_that_of_the_readable_link() -> None:
         now_s = end_s
 
 
+def test_copies_meet_the_same_links_losses_and_first_rates_whatever_their_number() -> None:
+    draw, seen = range_of("paper").draw, []
+    for copies in (1, 3):
+        batch = LinkBatch(draw, 4 * copies, seed=5, copies=copies)
+        for _ in range(12):
+            batch.step(np.zeros(4 * copies))
+        seen.append(batch.seen.reshape(copies, 4, -1))
+    assert all((copy == seen[0][0]).all() for copy in seen[1])
+
+
 def test_the_summary_is_of_all_since_the_last() -> None:
     batch = LinkBatch(range_of("paper").draw, 8, seed=0)
     for _ in range(50):
