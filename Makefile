@@ -28,7 +28,7 @@
 # make record  what the tests compare with: look at the diff before you commit it
 # make versions  the loops' tests with the oldest releases of Accelerate, transformers and Lightning that are supported
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
-# make mocc    sweeps and comparisons of the congestion control, simulated; out/mocc keeps what was trained
+# make mocc    sweeps of the congestion controls over links, and flows that share one, simulated
 # make mocc-weights  the weights of the congestion controls that learn
 # make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
 #
@@ -239,7 +239,7 @@ mocc-weights: .venv/test
 	done
 
 mocc: .venv/test
-	for script in paper/mocc_*.py; do $(SAME) $(BIN)/python -W error $$script || exit 1; done
+	$(SAME) $(BIN)/python -W error paper/mocc_links.py
 
 record: .venv/test
 	$(BIN)/python tests/tuners/test_contract.py

@@ -4,7 +4,7 @@
     python paper/mocc_objectives.py --parts preferences,adaptation --unseen 10 --adapted 3   # a small part of it
 
 Simulated, on the paper's range of links. It trains many networks one after the other, and continues where it was
-stopped. Writes, each with a row for every seed:
+stopped. Its tables are not committed, and no test runs it. Writes, each with a row for every seed:
 
 data/mocc_preferences.csv   what objectives get, by three networks that were trained with seeds 0, 1 and 2
 data/mocc_unseen.csv        reward of weights that are no landmarks, beside that of a specialist for each

@@ -67,6 +67,16 @@ def test_a_start_of_ones_own_is_trial_0(tmp_path: Path) -> None:
     assert set(first) == {"⟨16,2⟩"}
 
 
+def test_congestion_controls_are_swept_and_share_a_link(tmp_path: Path) -> None:
+    run("mocc_links", "--quick", "--out", tmp_path)
+    with (tmp_path / "data" / "mocc_sharing.csv").open(encoding="utf-8") as file:
+        assert all(0.5 <= float(row["jain"]) <= 1 for row in csv.DictReader(file))
+    with (tmp_path / "data" / "mocc_links.csv").open(encoding="utf-8") as file:
+        swept = list(csv.DictReader(file))
+    assert {float(row["loss"]) for row in swept} == {0.0, 0.01}
+    assert all(0 < float(row["utilisation_got"]) <= 1.001 for row in swept)
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("*.*")}
 

@@ -1,7 +1,8 @@
 """Aurora (Jay et al., ICML 2019): one objective, the same features and actions; trained by us, with our code.
 
-Its network is that of MOCC with constant weights: both differ in nothing but the reward. The reward is that of its
-release (PCC-RL): a thousandth of 10 · throughput − 1000 · latency − 2000 · loss, in packets/s and seconds.
+Its network is that of MOCC with constant weights, trained with another reward and, as it ships, in 120 updates where
+MOCC has 600. The reward is that of its release (PCC-RL): a thousandth of
+10 · throughput − 1000 · latency − 2000 · loss, in packets/s and seconds.
 """
 
 from autobyte.congestion.batch import LinkBatch
