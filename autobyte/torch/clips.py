@@ -11,6 +11,8 @@ from torch import nn
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.clipping import Clipping, check_finite
 
+UNKNOWN = 0.0  #: limit of a step that a scaler closes: ranks cannot compare theirs
+
 
 class Clips:
     """Knows what happens to the averages of the closed step when they are used.
@@ -36,7 +38,7 @@ class Clips:
         self._settle, self._synchronize, self._may_wait = settle, synchronize, may_wait
         self._replanned = replanned
         self._pending: Clipping | None = None
-        self._limit: float | None = None  # to which this rank has clipped last
+        self._clips = False  # whether this rank has clipped before
         self._scaled: tuple[float, torch.Tensor] | None = None  # the norm, and what a scaler multiplies gradients by
         self._waited = -1  # steps that were closed when averages were last waited for, to clip or unscale them
 
@@ -53,7 +55,7 @@ class Clips:
     def by_norm(self, limit: float, kind: float, *, error_if_nonfinite: bool) -> torch.Tensor:
         """Clip by the norm of all averages; return it, shape []."""
         total = self._norm(limit, kind)
-        self._limit = limit
+        self._clips = True
         if total is None:
             exchange = self._training.exchange
             if exchange.norm_kind != kind and self._waited == exchange.steps and not exchange.joined:
@@ -86,10 +88,10 @@ class Clips:
         are used. The norm says whether they are finite.
         """
         exchange = self._training.exchange
-        limit, kind, total, device = self._limit, exchange.norm_kind, None, self._one_device()
+        clips, kind, total, device = self._clips, exchange.norm_kind, None, self._one_device()
         waits = not (self.pending or self._training.progress.averaged) and exchange.halved
-        if limit is not None and kind is not None and device is not None and waits:
-            total = self._closed_norm(limit, kind)
+        if clips and kind is not None and device is not None and waits:
+            total = self._closed_norm(UNKNOWN, kind)
             self._pending = Clipping()
         if total is None or not math.isfinite(total):  # each element tells whether it is finite
             if not self._training.progress.averaged:

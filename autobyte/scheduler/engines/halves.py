@@ -153,7 +153,9 @@ class Halves(Engine):
 
     def _told(self, block: int, rank: int, norm: float) -> None:
         """A rank has told the norm of its share; with the last one, the reduce-scatter is over."""
-        half = self._under_way[block]
+        half = self._under_way.get(block)
+        if half is None:  # the engine has failed meanwhile
+            return
         self._buffers.shares.count(block, rank, norm)
         half.told.add(rank)
         if len(half.told) == len(self._places):
@@ -190,8 +192,7 @@ class Halves(Engine):
             self._ended(connection.peer)
             return
         if head.kind is Kind.NORM:
-            if head.block in self._under_way:
-                self._told(head.block, connection.peer, head.number)
+            self._told(head.block, connection.peer, head.number)
             return
         part = self._arriving.pop(connection, None)
         if head.kind is Kind.PUSH:
