@@ -45,6 +45,11 @@ def _without(rank: int) -> None:
     wrapped(make_model())
 
 
+def test_refuses_ipv6() -> None:
+    with pytest.raises(ValueError, match="MXNet needs IPv4, this rank has fd00::1: name an interface"):
+        clusters._ipv4("fd00::1", Library("MXNet", "", {}, {}))
+
+
 @pytest.mark.parametrize(
     "engine", [pytest.param("kvstore", marks=WITH_MXNET), pytest.param("byteps", marks=WITH_BYTEPS)]
 )
@@ -93,6 +98,7 @@ def test_names_what_has_died(role: str, tmp_path: Path) -> None:
     else:
         of = ranks.processes[1 if role == "server" else 0].pid
         _child(of, role).kill()
+    children = [child for of in ranks.processes for child in _children(of.pid)]
     began_s = time.monotonic()
     outcome = said(ranks._outcome(0))
     assert time.monotonic() < began_s + 15
