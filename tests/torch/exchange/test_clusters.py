@@ -93,16 +93,17 @@ def test_names_what_has_died(role: str, tmp_path: Path) -> None:
     until = time.monotonic() + STARTING_S
     while len(list(tmp_path.glob("*"))) < 2 and time.monotonic() < until:
         time.sleep(0.05)
+    children = [child for process in ranks.processes for child in psutil.Process(process.pid).children()]
     if role == "rank":
         ranks.signal(1, signal.SIGKILL)
     else:
         of = ranks.processes[1 if role == "server" else 0].pid
         _child(of, role).kill()
-    children = [child for of in ranks.processes for child in _children(of.pid)]
     began_s = time.monotonic()
     outcome = said(ranks._outcome(0))
     assert time.monotonic() < began_s + 15
     ranks.kill()
+    assert psutil.wait_procs(children, 10)[1] == []
     assert re.match(r"CommunicationError: rank 0, step \d+: ", outcome), outcome
     gone = {"rank": "(worker|server) of MXNet on rank 1", "server": "server of MXNet on rank 1"}
     assert re.search(f"the {gone.get(role, 'scheduler of MXNet on rank 0')} is gone", outcome), outcome
