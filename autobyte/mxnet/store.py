@@ -128,7 +128,7 @@ class KVStore(mx.kv.KVStoreBase):
         """Wait for what is under way, and let go of threads, sockets and a process group that the store made.
 
         Raises:
-            CommunicationError: averages of the last step could not be made, or not all of its gradients are handed in.
+            CommunicationError: averages of the last step could not be made, or it lacks gradients.
         """
         if self._asked:
             self._asked.clear()

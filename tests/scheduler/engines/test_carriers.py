@@ -36,9 +36,7 @@ def test_says_why_a_library_does_not_load() -> None:
         shared.append(value)
         return value
 
-    with pytest.raises(
-        ConnectionError, match="the scheduler of MXNet on rank 0 has ended with status 1: .*/nowhere/"
-    ):
+    with pytest.raises(ConnectionError, match=r"scheduler of MXNet on rank 0 has ended with status 1: .*/nowhere/"):
         Carriers(library, rank=0, size=2, host="127.0.0.1", share=share)
     with pytest.raises(ConnectionError, match="/nowhere/"):
         Carriers(library, rank=1, size=2, host="127.0.0.1", share=lambda _: shared[0])
