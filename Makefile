@@ -119,7 +119,7 @@ docs: .venv/docs
 	$(SITE)
 
 # Beside PyTorch and all that tests need, which .venv has: MXNet and its like want an older NumPy, and get on with this one
-.venv-mxnet/ready: Makefile | .venv/test
+.venv-mxnet/ready: Makefile .venv/test
 	$(call beside,.venv-mxnet)
 	.venv-mxnet/bin/python -m pip install $(QUIET) --no-deps mxnet==1.9.1 graphviz==0.8.4
 	.venv-mxnet/bin/python -m pip install $(QUIET) requests
@@ -130,7 +130,7 @@ mxnet: .venv-mxnet/ready
 
 # Its sources as they are, over a stand-in of CUDA's runtime in host memory: it takes a C++ compiler, and some minutes
 BYTEPS := byteps-0.2.5.post15
-build/$(BYTEPS)/built: tools/byteps/Makefile $(wildcard tools/byteps/stand_in/*) | .venv/test
+build/$(BYTEPS)/built: $(shell find tools/byteps -type f) .venv/test
 	mkdir -p build
 	$(BIN)/python -m pip download --quiet --no-deps --no-binary byteps -d build byteps==0.2.5.post15
 	tar --no-same-owner -xzf build/$(BYTEPS).tar.gz -C build

@@ -72,7 +72,7 @@ def main() -> None:
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--plain", action="store_true", help="average each gradient at once")
     way.add_argument("--autobyte", action="store_true", help="AutoByte's blocks, behind the next forward pass")
-    parser.add_argument("--engine", default="auto", help="AutoByte's: allreduce, ps or kvstore")
+    parser.add_argument("--engine", default="auto", help="AutoByte's: allreduce, ps or kvstore; %(default)s")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
 

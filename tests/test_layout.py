@@ -37,8 +37,7 @@ COVERED_BY = {
     "nets/test_metanet.py": "nets/backend.py nets/forward.py nets/lstm.py",
     "scheduler/policies/test_usbyte.py": "scheduler/optimum.py scheduler/policies/unequal.py "
     "scheduler/policies/unequal_fused.py",
-    "scheduler/engines/test_carried.py": "scheduler/engines/byteps_store.py "
-    "scheduler/engines/carrier.py scheduler/engines/mxnet_store.py",
+    "scheduler/engines/test_carried.py": "scheduler/engines/carrier.py scheduler/engines/mxnet_store.py",
     "scheduler/test_block.py": "scheduler/plan.py",
     "scheduler/test_engines.py": "scheduler/engines/abandoned.py scheduler/engines/allreduce.py "
     "scheduler/engines/base.py "

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import mxnet as mx
@@ -41,9 +42,10 @@ class KVStore(mx.kv.KVStoreBase):
     """
 
     def __init__(self, **settings: Any) -> None:
-        if not dist.is_initialized():
-            dist.init_process_group("gloo")
         self._settings = AveragingSettings(**settings)
+        self._owns_group = not dist.is_initialized()
+        if self._owns_group:
+            dist.init_process_group("gloo")
         ranks = list(range(dist.get_world_size()))
         self._control = Control(
             f"{name_for(ranks)}/mxnet", rank=dist.get_rank(), ranks=ranks, timeout=self._settings.timeout
@@ -114,18 +116,32 @@ class KVStore(mx.kv.KVStoreBase):
         place = self._places[key]
         hold(gradient, lambda release: self._on_complete(place, gradient, release), priority)
 
-    def close(self) -> None:
-        """Wait for what is under way, and let go of threads and sockets.
+    def set_gradient_compression(self, compression_params: Any) -> None:
+        """Refuse MXNet's own compression.
 
         Raises:
-            CommunicationError: averages of the last step could not be made.
+            InputError: always.
         """
-        mx.nd.waitall()
-        if self.averaging is not None:
-            self._steps.put(False)
-            self._waiter.join()
-            self.averaging.close()
-        self._control.close(idle=True)
+        raise InputError(f"compression_params={compression_params} is for MXNet's own stores; try wire_dtype='bf16'")
+
+    def close(self) -> None:
+        """Wait for what is under way, and let go of threads, sockets and a process group that the store made.
+
+        Raises:
+            CommunicationError: averages of the last step could not be made, or it lacks gradients.
+        """
+        if self._asked:
+            self._asked.clear()
+            self._fail(CommunicationError("the store is closed within a step: not all gradients are handed in"))
+        with ExitStack() as closing:  # from the last to the first, whatever fails
+            if self._owns_group:
+                closing.callback(dist.destroy_process_group)
+            closing.callback(self._control.close, idle=True)
+            if self.averaging is not None:
+                closing.callback(self.averaging.close)
+                closing.callback(self._waiter.join)
+                closing.callback(self._steps.put, False)
+            mx.nd.waitall()
         if self._error is not None:
             raise self._error
 
@@ -147,10 +163,16 @@ class KVStore(mx.kv.KVStoreBase):
         """In a thread of MXNet's: a gradient is computed, and held."""
         averaging = self.averaging
         assert averaging is not None, "proxies are left after it is made"
-        self._held[place] = gradient, release
+        with self._lock:
+            failed = self._error is not None
+            if not failed:
+                self._held[place] = gradient, release
+        if failed:  # nobody would release it later
+            _spoil(gradient)
+            release()
+            return
         try:
-            if self._error is None:
-                averaging.ready(place, memory(gradient))
+            averaging.ready(place, memory(gradient))
             with self._lock:  # after `ready`: several of these threads come here at once
                 self._complete += 1
                 last = self._complete == len(self._places)
@@ -174,7 +196,7 @@ class KVStore(mx.kv.KVStoreBase):
                         average = averaging.wait(place)
                         self._release(place, average.reshape(-1))
                         continue
-                except CommunicationError as error:
+                except Exception as error:  # raised in the thread that trains, at its next call
                     self._fail(error)
                 self._release(place, None)
 
@@ -183,24 +205,36 @@ class KVStore(mx.kv.KVStoreBase):
             held, self._held[place] = self._held[place], None
         if held is not None:
             gradient, release = held
-            if average is not None:
-                np.copyto(memory(gradient), average)
-            release()
+            try:
+                if average is None:
+                    _spoil(gradient)
+                else:
+                    np.copyto(memory(gradient), average)
+            finally:
+                release()
 
     def _fail(self, error: Exception) -> None:
         """Let the loop go on to its next call, which raises."""
-        self._error = self._error or error
+        with self._lock:
+            self._error = self._error or error
         for place in range(len(self._held)):
             self._release(place, None)
+
+
+def _spoil(gradient: mx.nd.NDArray) -> None:
+    """Let no update with this rank's own gradient pass for one with the average."""
+    memory(gradient).fill(np.nan)
 
 
 def _single(value: Any, key: Any) -> mx.nd.NDArray:
     """The array of a process that has one device.
 
     Raises:
-        InputError: it has several.
+        InputError: it has several, or it is not in host memory.
     """
     arrays = value if isinstance(value, list) else [value]
     if len(arrays) > 1:
         raise InputError(f"parameter {key} is on {len(arrays)} devices; start one process for each")
+    if not arrays[0].context.device_type.startswith("cpu"):
+        raise InputError(f"parameter {key} is on {arrays[0].context}: AutoByte averages arrays of mx.cpu() alone")
     return arrays[0]

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -100,10 +101,15 @@ def _plain() -> Any:
 
 
 def test_a_parameter_that_comes_or_goes_is_named() -> None:
-    gone, come, devices = on_ranks(_changes, 1)[0]
+    """And a store that is closed within such a step ends, where its gradients were held."""
+    gone, come, devices, device, compression, closed, spoilt = on_ranks(_changes, 1)[0]
     assert gone == "parameter 1 had a gradient in the first step, and has none in this one"
     assert come == "parameter 7 has a gradient, and had none in the first step: make another store"
     assert devices == "parameter 0 is on 2 devices; start one process for each"
+    assert device == "parameter 0 is on gpu(0): AutoByte averages arrays of mx.cpu() alone"
+    assert compression.startswith("compression_params={'type': '2bit'} is for MXNet's own stores")
+    assert closed == "the store is closed within a step: not all gradients are handed in"
+    assert spoilt == "[nan nan nan]"
 
 
 def _changes(rank: int) -> list[str]:
@@ -119,9 +125,16 @@ def _changes(rank: int) -> list[str]:
         with pytest.raises(ValueError) as error:
             store.pushpull(key, values)
         said.append(str(error.value))
-    store.pushpull(1, gradients[1])
-    store.close()
-    return said
+    on_gpu = SimpleNamespace(context=mx.gpu(0))
+    with pytest.raises(ValueError) as error:
+        store.pushpull(0, on_gpu)
+    said.append(str(error.value))
+    with pytest.raises(ValueError) as error:
+        store.set_gradient_compression({"type": "2bit"})
+    said.append(str(error.value))
+    with pytest.raises(RuntimeError) as closing:
+        store.close()
+    return [*said, str(closing.value), str(gradients[0].asnumpy())]
 
 
 def test_a_rank_that_is_killed_is_named() -> None:

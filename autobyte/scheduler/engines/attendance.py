@@ -1,11 +1,14 @@
 """Who of a cluster of parameter servers is there: told at once to all others, since the libraries do not tell it."""
 
+import hmac
 import socket
 import threading
 from contextlib import suppress
 from typing import Any
 
 from autobyte.scheduler.engines.lines import Line
+
+INTRODUCTION_S = 5.0  # in which one who connects must say who they are
 
 
 class Attendance:
@@ -17,10 +20,11 @@ class Attendance:
     Args:
         host: the address to listen on.
         workers: how many there are.
+        token: that members know; whoever does not give it is sent away.
     """
 
-    def __init__(self, host: str, *, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, host: str, *, workers: int, token: str) -> None:
+        self._workers, self._token = workers, token
         self._lock = threading.Lock()
         self._members: list[Line] = []
         self._said: list[list[Any]] = []  # for those that come later
@@ -46,10 +50,16 @@ class Attendance:
 
     def _hear(self, line: Line) -> None:
         messages = line.messages()
-        here = next(messages, None)
-        if here is None:
+        line.sock.settimeout(INTRODUCTION_S)
+        try:
+            _, role, rank, token = next(messages)
+            known = hmac.compare_digest(token.encode(), self._token.encode())
+        except (StopIteration, ValueError, TypeError, AttributeError):
+            known = False
+        if not known:
+            line.close()
             return
-        _, role, rank = here
+        line.sock.settimeout(None)
         with self._lock:
             self._members.append(line)
             for said in self._said:

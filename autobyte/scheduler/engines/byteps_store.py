@@ -37,9 +37,6 @@ class BytePSStore:
     Args:
         role: of this process.
         pushed, pulled: told, from another thread, that a key's sum is in its memory.
-
-    Raises:
-        RuntimeError: this process may not have a shared memory of its own.
     """
 
     def __init__(self, role: str, *, pushed: Told, pulled: Told) -> None:
@@ -48,8 +45,7 @@ class BytePSStore:
         self._pending: dict[int, int] = {}  # keys by BytePS's handles
         self._lock = threading.Lock()
         if role == "worker":
-            _own_shared_memory()
-            from byteps.torch import ops  # noqa: PLC0415 - where memory is this process's own
+            from byteps.torch import ops  # noqa: PLC0415 - it brings PyTorch
 
             self._byteps = ops
             ops.init()
@@ -93,8 +89,14 @@ class BytePSStore:
             time.sleep(POLL_S)
 
 
-def _own_shared_memory() -> None:
-    """Let this process have a /dev/shm of its own: BytePS gives shared memory the same names in every process."""
+def own_shared_memory() -> None:
+    """Let this process have a /dev/shm of its own: BytePS gives shared memory the same names in every process.
+
+    It must run before any thread does: the kernel refuses a new user namespace to a process that has several.
+
+    Raises:
+        RuntimeError: this process may not have one.
+    """
     libc: Any = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
     if libc.unshare(NEW_MOUNTS) and libc.unshare(NEW_MOUNTS | NEW_USER):

@@ -4,6 +4,7 @@ Such a library is one per process, ends a process where something goes wrong, an
 gone. In a process of its own it harms nobody: the rank that started it ends it.
 """
 
+import ctypes
 import json
 import mmap
 import os
@@ -11,13 +12,18 @@ import queue
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from autobyte.scheduler.engines.attendance import Attendance
+from autobyte.scheduler.engines.byteps_store import BytePSStore, own_shared_memory
 from autobyte.scheduler.engines.lines import Line
 from autobyte.scheduler.engines.mxnet_store import MXNetStore
+
+TOKEN = "AUTOBYTE_ATTENDANCE"  # a variable of the environment: arguments are for all users to see
+WATCH_S = 1.0
 
 
 class Store(Protocol):
@@ -36,14 +42,20 @@ class Store(Protocol):
 def main() -> None:
     """Do what the rank that has started this process says in the first argument; standard input is its line."""
     told = json.loads(sys.argv[1])
+    if told["library"]:
+        ctypes.CDLL(told["library"])  # or say at once why not
+    elif told["role"] == "worker":
+        own_shared_memory()  # before there are threads
     rank = Line(socket.socket(fileno=0))
+    _in_thread(lambda: _watch(told["parent"]))
+    token = os.environ[TOKEN]
     if told["role"] == "scheduler":
         _in_thread(lambda: _listen(rank, lambda message: None))
-        rank.tell("meet", Attendance(told["host"], workers=told["workers"]).port)
+        rank.tell("meet", Attendance(told["host"], workers=told["workers"], token=token).port)
         _store(told, rank).serve()
         return
     meeting = Line(socket.create_connection(tuple(told["meeting"])))
-    meeting.tell("here", told["role"], told["rank"])
+    meeting.tell("here", told["role"], told["rank"], token)
     if told["role"] == "server":
         _in_thread(lambda: _listen(rank, lambda message: None))
         _in_thread(lambda: _listen(meeting, lambda message: None))
@@ -83,8 +95,6 @@ def _store(told: dict[str, Any], rank: Line) -> Store:
 
     if told["library"]:
         return MXNetStore(told["library"], pushed=pushed, pulled=pulled)
-    from autobyte.scheduler.engines.byteps_store import BytePSStore  # noqa: PLC0415 - it needs PyTorch
-
     return BytePSStore(told["role"], pushed=pushed, pulled=pulled)
 
 
@@ -92,6 +102,13 @@ def _listen(line: Line, heard: Callable[[list[Any]], None]) -> None:
     """Hear what is said, and end this process when the other end is gone."""
     for message in line.messages():
         heard(message)
+    os._exit(0)
+
+
+def _watch(parent: int) -> None:
+    """End this process with the rank, whose children may keep the other end of the line."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_S)
     os._exit(0)
 
 

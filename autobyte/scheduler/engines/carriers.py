@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -13,9 +14,10 @@ from typing import IO, Any, NamedTuple
 
 import torch
 
+from autobyte.scheduler.engines import carrier
 from autobyte.scheduler.engines.lines import Line
 
-MODULE = "autobyte.scheduler.engines.carrier"
+STARTING_S = 60.0  # in which the scheduler must have begun
 ENDING_S = 5.0
 
 
@@ -43,6 +45,9 @@ class Carriers:
         rank, size: of this process among those that train.
         host: the address of this host that others reach.
         share: gives the first rank's value to all; collective.
+
+    Raises:
+        OSError: a process does not start; on all ranks, if it is the scheduler.
     """
 
     def __init__(
@@ -62,24 +67,30 @@ class Carriers:
         self.memory = os.memfd_create("autobyte")
         self._environment = library.environment
         self._told = {"library": library.path, "rank": rank, "workers": size, "host": host, "memory": self.memory}
+        self._told["parent"] = os.getpid()
+        self._token = ""
         try:
             place = share(self._schedule(host) if rank == 0 else None)
-            self._told |= {"root": place[0], "port": place[1], "meeting": (place[0], place[2])}
+            if isinstance(place, str):
+                raise ConnectionError(place)
+            root, port, meeting, self._token = place
+            self._told |= {"root": root, "port": port, "meeting": (root, meeting)}
             self._launch("server")
             self.line = self._launch("worker")
         except BaseException:
             self.close()
             raise
 
-    def last_words(self) -> str:
-        """What is known of the end of the carrier."""
+    def last_words(self, role: str = "worker") -> str:
+        """What is known of the end of the process that was started last."""
         with suppress(subprocess.TimeoutExpired):
             self._processes[-1].wait(ENDING_S)
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         told = f": {lines[-1]:.200}" if lines else ""
         status = self._processes[-1].returncode
-        return f"the worker of {self.what} on rank {self._rank} has ended with status {status}{told}"
+        end = f"does not answer for {STARTING_S:g} s" if status is None else f"has ended with status {status}"
+        return f"the {role} of {self.what} on rank {self._rank} {end}{told}"
 
     def close(self) -> None:
         """End the processes."""
@@ -90,27 +101,29 @@ class Carriers:
         for line in self._lines:
             line.close()
         self._log.close()
-        with suppress(OSError):
-            os.close(self.memory)
+        memory, self.memory = self.memory, -1
+        if memory >= 0:
+            os.close(memory)
 
-    def _schedule(self, host: str) -> tuple[str, int, int]:
-        """Start the scheduler; its address, its port and the one where all members meet."""
+    def _schedule(self, host: str) -> tuple[str, int, int, str] | str:
+        """Start the scheduler; its address, its port, the one where all members meet and their token, or its end."""
+        self._token = secrets.token_hex(16)
         with socket.create_server((host, 0)) as free:
             port = free.getsockname()[1]
         self._told |= {"root": host, "port": port}
-        meet = next(self._launch("scheduler").messages(), None)
-        if meet is None:
-            raise ConnectionError(f"the scheduler of {self.what} on rank 0 has ended")
-        return host, port, meet[1]
+        line = self._launch("scheduler")
+        line.sock.settimeout(STARTING_S)
+        meet = next(line.messages(), None)
+        return self.last_words("scheduler") if meet is None else (host, port, meet[1], self._token)
 
     def _launch(self, role: str) -> Line:
         near, far = socket.socketpair()
         told = {**self._told, "role": role}
         with far:
             process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, json.dumps(told)],
+                [sys.executable, "-m", carrier.__name__, json.dumps(told)],
                 stdin=far.fileno(), stdout=self._log, stderr=self._log, pass_fds=[self.memory],
-                env=environment(role, told) | self._environment,
+                env=environment(role, told) | self._environment | {carrier.TOKEN: self._token},
             )  # fmt: skip
         self._processes.append(process)
         self._lines.append(Line(near))

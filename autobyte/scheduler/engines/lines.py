@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+LONGEST_BYTES = 65_536  # of a message
+
 
 class Line:
     """One end of a connection; any thread may tell, one reads.
@@ -31,10 +33,10 @@ class Line:
 
     def messages(self) -> Iterator[list[Any]]:
         """What the other end tells, until it is gone."""
-        with self.sock.makefile("rb") as file, suppress(OSError):
-            for line in file:
+        with self.sock.makefile("rb") as file, suppress(OSError, ValueError, RecursionError):
+            while line := file.readline(LONGEST_BYTES):
                 if not line.endswith(b"\n"):
-                    return  # torn off
+                    return  # torn off, or a stranger's
                 yield json.loads(line)
 
     def close(self) -> None:

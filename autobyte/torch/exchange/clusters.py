@@ -98,14 +98,18 @@ def _folder(engine: str, package: str, tried: str, way: str) -> Path:
 def _cluster(training: Joining, timeout: timedelta, find: Callable[[], Library]) -> Carried:
     control, problem = training.control, ""
     try:
-        library, host = find(), own_address()
+        library = find()
+        host = _ipv4(own_address(), library)
     except AutoByteError as error:
         problem = f"rank {control.global_rank}: {error}"
     lacking = control.gather(torch.tensor([bool(problem)], dtype=torch.uint8, device="cpu")).flatten()
     if lacking.any():
         problem = control.share(problem, source=int(lacking.nonzero()[0]))
         raise CommunicationError(problem)
-    carriers = Carriers(library, rank=training.rank, size=training.size, host=host, share=control.share)
+    try:
+        carriers = Carriers(library, rank=training.rank, size=training.size, host=host, share=control.share)
+    except OSError as error:
+        raise CommunicationError(f"rank {control.global_rank}: {error}") from error
     engine = Carried(training.buffers, carriers)
     try:
         control.meet(lambda: engine.join(timeout.total_seconds()))
@@ -116,3 +120,16 @@ def _cluster(training: Joining, timeout: timedelta, find: Callable[[], Library])
         engine.abandon()
         raise
     return engine
+
+
+def _ipv4(host: str, library: Library) -> str:
+    """An address that ps-lite can use.
+
+    Raises:
+        InputError: it is none.
+    """
+    if ":" in host:
+        raise InputError(
+            f"{library.name} needs IPv4, this rank has {host}: name an interface with IPv4 in GLOO_SOCKET_IFNAME"
+        )
+    return host

@@ -1,10 +1,11 @@
 """What ps-lite reads is what this training says, whatever the environment says."""
 
 import os
+from typing import Any
 
 import pytest
 
-from autobyte.scheduler.engines.carriers import environment
+from autobyte.scheduler.engines.carriers import Carriers, Library, environment
 
 
 def test_processes_belong_to_this_cluster_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +26,17 @@ def test_processes_belong_to_this_cluster_alone(monkeypatch: pytest.MonkeyPatch)
     }
     assert ours["PYTHONPATH"].endswith(os.pathsep + "/elsewhere")
     assert ours["PATH"] == os.environ["PATH"]
+
+
+def test_says_why_a_library_does_not_load() -> None:
+    """To all ranks, since the first one shares it."""
+    library, shared = Library("MXNet", "/nowhere/libmxnet.so", {}, {}), list[Any]()
+
+    def share(value: Any) -> Any:
+        shared.append(value)
+        return value
+
+    with pytest.raises(ConnectionError, match=r"scheduler of MXNet on rank 0 has ended with status 1: .*/nowhere/"):
+        Carriers(library, rank=0, size=2, host="127.0.0.1", share=share)
+    with pytest.raises(ConnectionError, match="/nowhere/"):
+        Carriers(library, rank=1, size=2, host="127.0.0.1", share=lambda _: shared[0])

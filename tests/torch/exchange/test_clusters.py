@@ -45,6 +45,11 @@ def _without(rank: int) -> None:
     wrapped(make_model())
 
 
+def test_refuses_ipv6() -> None:
+    with pytest.raises(ValueError, match="MXNet needs IPv4, this rank has fd00::1: name an interface"):
+        clusters._ipv4("fd00::1", Library("MXNet", "", {}, {}))
+
+
 @pytest.mark.parametrize(
     "engine", [pytest.param("kvstore", marks=WITH_MXNET), pytest.param("byteps", marks=WITH_BYTEPS)]
 )
@@ -88,6 +93,7 @@ def test_names_what_has_died(role: str, tmp_path: Path) -> None:
     until = time.monotonic() + STARTING_S
     while len(list(tmp_path.glob("*"))) < 2 and time.monotonic() < until:
         time.sleep(0.05)
+    children = [child for process in ranks.processes for child in psutil.Process(process.pid).children()]
     if role == "rank":
         ranks.signal(1, signal.SIGKILL)
     else:
@@ -97,6 +103,7 @@ def test_names_what_has_died(role: str, tmp_path: Path) -> None:
     outcome = said(ranks._outcome(0))
     assert time.monotonic() < began_s + 15
     ranks.kill()
+    assert psutil.wait_procs(children, 10)[1] == []
     assert re.match(r"CommunicationError: rank 0, step \d+: ", outcome), outcome
     gone = {"rank": "(worker|server) of MXNet on rank 1", "server": "server of MXNet on rank 1"}
     assert re.search(f"the {gone.get(role, 'scheduler of MXNet on rank 0')} is gone", outcome), outcome
