@@ -67,7 +67,9 @@ class RollCall:
         """
         store = self._connected
         if store is None:
-            store = self._connected = PrefixStore(self._name, own_store(self._met or default_store()))
+            if self._met is None:
+                raise RuntimeError("the roll call is over")  # in a thread of its own, which ends
+            store = self._connected = PrefixStore(self._name, own_store(self._met))
         return store
 
     def include(self, servers: Sequence[int]) -> None:
@@ -122,7 +124,7 @@ class RollCall:
         self._over.set()
 
     def close(self) -> None:
-        """Listen no more, and let go of thread and connection."""
+        """Listen no more, and let go of thread and connection: an alarm that comes later is raised nowhere."""
         self.ignore()
         if self._listening is not None:
             self._listening.join(LONG_S)

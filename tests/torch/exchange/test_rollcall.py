@@ -220,6 +220,15 @@ def test_nobody_waits_for_a_store_whose_host_is_gone(monkeypatch: pytest.MonkeyP
     assert "autobyte-rollcall" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_an_alarm_after_the_end_is_not_heard_by_the_next_training(alone: rollcall.RollCall) -> None:
+    alone.close()
+    alone.alarm("rank 0 has failed", patience_s=5.0)
+    assert not rollcall.default_store().check(["autobyte/alone/rollcall/alarm"])
+    following = rollcall.RollCall("alone", rank=0, ranks=[0, 1])
+    following.alarm("rank 0 has failed", patience_s=5.0)
+    assert rollcall.default_store().check(["autobyte/alone/rollcall/alarm"])
+
+
 def test_a_rank_that_never_comes_is_named() -> None:
     for ranks in at_once(_alone, 2):
         outcomes = ranks.outcomes()
