@@ -249,11 +249,15 @@ class Updates:
                 self._take(index)
                 if counts and times is not None:
                     times.leave(index)
+            elif self._turns.updated:  # with an earlier layer, perhaps on another stream
+                self._turns.follow()
 
         return called
 
     def _on_other_call(self, indices: list[int]) -> Called:
         def called(_module: nn.Module, _arguments: object) -> None:
+            if self._turns.updated:
+                self._turns.follow()
             for index in indices:
                 if self._layers[index].due:
                     self._take(index)
@@ -422,6 +426,7 @@ class Updates:
             with unrecorded():
                 self._clipping.apply(parameter for group in self._part.param_groups for parameter in group["params"])
                 self._part.step()
+            self._turns.done()
         for parameter in dropped:
             parameter.grad = None
         for layer in layers:
