@@ -45,7 +45,5 @@ class Turns:
         """Let the current streams wait for the latest update, not for what its stream was given since."""
         for device, (stream, event) in self.updated.items():
             current = torch.cuda.current_stream(device)
-            if (
-                current != stream and not torch.cuda.is_current_stream_capturing()
-            ):  # it begins when all is over
+            if current != stream and not torch.cuda.is_current_stream_capturing():  # it begins when all is over
                 current.wait_event(event)

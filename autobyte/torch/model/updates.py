@@ -96,7 +96,7 @@ class Updates:
         self._undone = undone
         self._unfinished = Unfinished(optimizer) if undo else None
         self._former = Former(optimizer)  # of the layers that were updated ahead of the whole step
-        self._turns = Turns(())
+        self._turns = Turns(parameter.device for group in optimizer.param_groups for parameter in group["params"])
         self._layers: list[_Layer] = []
         self._held = HeldGradients()
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
@@ -147,7 +147,6 @@ class Updates:
             if others:
                 hook = Hook(uncompiled(self._on_other_call(others)))
                 self._places.append((module, hook))
-        self._turns = Turns(parameter.device for parameter in places)
         self._trained = []
         self.attach()
 

@@ -171,6 +171,19 @@ def test_a_layer_that_was_updated_with_an_earlier_one_follows_it_onto_another_st
     assert [call[:2] for call in gpus.Stream.log] == [("record", "model"), ("wait", "side")]
 
 
+def test_what_updates_at_once_takes_turns_with_what_undoes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No layers are known where all updates happen in `step()`."""
+    devices: list[torch.device] = []
+    monkeypatch.setattr(module, "Turns", lambda of: Turns(devices.extend(of) or [gpus.GPU]))
+    gpus.stand_in(monkeypatch.setattr)
+    updates = Updates(sgd(nn.Linear(2, 2)), Averages())
+    assert devices == [torch.device("cpu")] * 2
+    updates.undo()
+    with gpus.on(gpus.Stream(gpus.GPU, name="side")):
+        updates.undo()
+    assert follows() == [("follow", "side", "model")]
+
+
 def test_a_step_whose_averages_all_came_is_finished_whatever_fails_then() -> None:
     model, updates, averages, expected = stepped()
     averages.there = {"0.weight", "1.weight", "2.weight"}
