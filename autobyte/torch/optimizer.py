@@ -223,7 +223,11 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The user's own state, when all updates are taken."""
+        """The user's own state, when all updates are taken.
+
+        Raises:
+            CommunicationError: averages that an update needs do not arrive.
+        """
         self._mode.flush()
         return self._optimizer.state
 

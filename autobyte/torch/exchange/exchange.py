@@ -128,7 +128,7 @@ class Exchange:
     def hand_over(self, make: Callable[[Callable[[], None]], Reduction]) -> None:
         """Let gradients go by PyTorch's reducer from the next step on; all ranks must between the same two steps.
 
-        Autograd goes on to look for hooks on a parameter that has had one: nothing of Python's makes it stop.
+        Autograd goes on to look for hooks on a parameter that has had one. Removing the hooks does not end this.
 
         Args:
             make: the reduction, of what it is to call when a bucket is about to travel.
