@@ -63,11 +63,13 @@ _ZEROING = {unwrap(each.zero_grad).__code__ for each in (nn.Module, Optimizer)}
 
 
 def is_zeroing() -> bool:
-    """Whether `model.zero_grad` or an optimizer's own is calling the function that calls this.
+    """Whether `model.zero_grad` or an optimizer's own calls the function that calls this, to set `.grad` to None.
 
-    Both look at every `.grad` before they let go of it, and do not use what is in it.
+    Both look at every `.grad` before they let go of it, and do not use what is in it. Told to keep it, they fill it
+    with zeros.
     """
-    return sys._getframe(2).f_code in _ZEROING
+    frame = sys._getframe(2)
+    return frame.f_code in _ZEROING and bool(frame.f_locals["set_to_none"])
 
 
 def is_shared(gradient: Tensor) -> bool:
@@ -119,7 +121,7 @@ def own_store(store: Store) -> Store:
     base = _underlying(store)
     if hasattr(base, "host"):
         socket.create_connection((base.host, base.port), timeout=CONNECT_S).close()
-    return store.clone()
+    return cast(Store, store.clone())
 
 
 def _underlying(store: Any) -> Any:

@@ -37,7 +37,10 @@ class Turns:
         """Parameters were updated on the current streams: `follow` waits for what is enqueued there by now."""
         for device in self._latest:
             stream = torch.cuda.current_stream(device)
-            event = self.updated[device][1] if device in self.updated else torch.cuda.Event()
+            if device not in self.updated:
+                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            else:
+                _, event = self.updated[device]
             event.record(stream)
             self.updated[device] = stream, event
 
