@@ -241,11 +241,19 @@ class Exchange:
         """
         return self._tallies.clipped_by_all()
 
+    def check_last(self) -> None:
+        """Look at how ranks clipped the latest steps, as far as it is known. Nobody waits.
+
+        Raises:
+            CommunicationError: some clipped, and others did not, or not alike.
+        """
+        self._tallies.check_last()
+
     def norm(self, kind: float | None) -> float | None:
         """The norm of all averages of the closed step, none of which need be in place. Collective.
 
-        Where messages tell norms, nothing else is waited for: that ranks clip alike is looked at a step later,
-        because counts would come last, behind all-gathers.
+        Where messages tell norms, nothing else is waited for: that ranks clip alike is looked at when a later step
+        is closed, or at the end, because counts would come last, behind all-gathers.
 
         Args:
             kind: p of this rank's norm; None for a rank whose inputs have ended.
