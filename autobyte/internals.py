@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: whoever called is to speak first
+CONNECT_S = 2.0  # for a store's host that is there
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
 
@@ -62,11 +63,13 @@ _ZEROING = {unwrap(each.zero_grad).__code__ for each in (nn.Module, Optimizer)}
 
 
 def is_zeroing() -> bool:
-    """Whether `model.zero_grad` or an optimizer's own is calling the function that calls this.
+    """Whether `model.zero_grad` or an optimizer's own calls the function that calls this, to set `.grad` to None.
 
-    Both look at every `.grad` before they let go of it, and do not use what is in it.
+    Both look at every `.grad` before they let go of it, and do not use what is in it. Told to keep it, they fill it
+    with zeros.
     """
-    return sys._getframe(2).f_code in _ZEROING
+    frame = sys._getframe(2)
+    return frame.f_code in _ZEROING and bool(frame.f_locals["set_to_none"])
 
 
 def is_shared(gradient: Tensor) -> bool:
@@ -107,9 +110,25 @@ def default_store() -> Store:
 def own_store(store: Store) -> Store:
     """A store by a connection of its own, because a client that waits lets no other thread ask meanwhile.
 
-    PyTorch's older stores cannot be cloned: then it is the one that all share.
+    PyTorch's older stores cannot be cloned: then it is the one that all share. `clone` tries to connect for twice the
+    store's timeout, and cannot be stopped: a host that is gone is found out before.
+
+    Raises:
+        OSError: the store's host is gone.
     """
-    return store.clone() if hasattr(store, "clone") else store
+    if not hasattr(store, "clone"):
+        return store
+    base = _underlying(store)
+    if hasattr(base, "host"):
+        socket.create_connection((base.host, base.port), timeout=CONNECT_S).close()
+    return cast(Store, store.clone())
+
+
+def _underlying(store: Any) -> Any:
+    """A store without its prefixes."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def restart_fails() -> bool:
@@ -126,8 +145,7 @@ def restart_fails() -> bool:
         return False
     store, probe = _get_default_store(), "autobyte/probe"
     store.set(probe, "")
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
+    store = _underlying(store)
     keys = store.list_keys() if hasattr(store, "list_keys") else []
     return any(key.endswith(probe) and "attempt" not in key for key in keys)
 
@@ -139,10 +157,7 @@ def store_host() -> str | None:
     """
     if not dist.is_initialized():
         return None
-    store: Any = _get_default_store()
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    return getattr(store, "host", None)
+    return getattr(_underlying(_get_default_store()), "host", None)
 
 
 def own_gloo(
@@ -203,9 +218,7 @@ def hang_up(*, gloo: bool = False) -> None:
 
     For the end of a process. Neither has a call that does it.
     """
-    store: Any = _get_default_store() if dist.is_initialized() else None
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
+    store = _underlying(_get_default_store()) if dist.is_initialized() else None
     port, chosen = getattr(store, "port", None), list[tuple[str, socket.socket]]()
     with ExitStack() as copies:
         for fd, target in _sockets().items():

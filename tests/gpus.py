@@ -107,4 +107,5 @@ def stand_in(put: Callable[[Any, str, Any], object] = setattr) -> None:
     put(torch.cuda, "Event", Moment)
     put(torch.cuda, "stream", on)
     put(torch.cuda, "current_stream", lambda device: Stream.current[-1])
+    put(torch.cuda, "is_current_stream_capturing", lambda: False)
     put(Tensor, "record_stream", lambda tensor, stream: Stream.log.append(("keep", stream.name)))

@@ -37,7 +37,8 @@ def check_version(
     if _minor(found) > _minor(newest) and package not in _warned:
         _warned.add(package)
         log.warning(
-            "%s %s was never tried with AutoByte, %s was: compare the first losses with those of a training without",
+            "%s %s was never tried with AutoByte, %s was: "
+            "compare the first losses with those of a training without AutoByte",
             package,
             found,
             newest,

@@ -329,6 +329,7 @@ class On:
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, when all updates are taken, and the config and plan in force."""
         self.flush()
+        self.training.exchange.check_last()
         state = self._optimizer.state_dict()
         state["autobyte"] = self._to_json()
         return state
@@ -396,6 +397,7 @@ class On:
         """Take the last updates, and let go of hooks, threads and sockets."""
         try:
             self.flush()
+            self.training.exchange.check_last()
         finally:
             self.last_report = replace(self.report(), over=True)
             for handle in (*self._watch, *self._marks, *self._handles):

@@ -223,7 +223,11 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The user's own state, when all updates are taken."""
+        """The user's own state, when all updates are taken.
+
+        Raises:
+            CommunicationError: averages that an update needs do not arrive.
+        """
         self._mode.flush()
         return self._optimizer.state
 
@@ -284,7 +288,8 @@ class DistributedOptimizer(Optimizer, Joinable):
         Raises:
             InputError: an argument is out of range.
             RuntimeError: the norm is not finite, with `error_if_nonfinite`.
-            CommunicationError: some ranks clip, others do not, or to another norm.
+            CommunicationError: some ranks clip, others do not, or to another norm. It may be raised when a later
+                step is closed, by `state_dict()` or by `close()`.
         """
         limit, kind = check_norm(max_norm, norm_type)
         return self._mode.clip_grad_norm_(limit, kind, error_if_nonfinite=error_if_nonfinite)

@@ -128,7 +128,7 @@ class Exchange:
     def hand_over(self, make: Callable[[Callable[[], None]], Reduction]) -> None:
         """Let gradients go by PyTorch's reducer from the next step on; all ranks must between the same two steps.
 
-        Autograd goes on to look for hooks on a parameter that has had one: nothing of Python's makes it stop.
+        Autograd goes on to look for hooks on a parameter that has had one. Removing the hooks does not end this.
 
         Args:
             make: the reduction, of what it is to call when a bucket is about to travel.
@@ -241,11 +241,19 @@ class Exchange:
         """
         return self._tallies.clipped_by_all()
 
+    def check_last(self) -> None:
+        """Look at how ranks clipped the latest steps, as far as it is known. Nobody waits.
+
+        Raises:
+            CommunicationError: some clipped, and others did not, or not alike.
+        """
+        self._tallies.check_last()
+
     def norm(self, kind: float | None) -> float | None:
         """The norm of all averages of the closed step, none of which need be in place. Collective.
 
-        Where messages tell norms, nothing else is waited for: that ranks clip alike is looked at a step later,
-        because counts would come last, behind all-gathers.
+        Where messages tell norms, nothing else is waited for: that ranks clip alike is looked at when a later step
+        is closed, or at the end, because counts would come last, behind all-gathers.
 
         Args:
             kind: p of this rank's norm; None for a rank whose inputs have ended.

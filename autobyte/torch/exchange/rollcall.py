@@ -5,7 +5,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
@@ -42,6 +41,7 @@ class RollCall:
     def __init__(self, name: str, *, rank: int, ranks: Sequence[int], stall_s: float = STALL_S) -> None:
         self._name = f"autobyte/{name}/rollcall"
         self._met: Store | None = default_store()  # the user may destroy the default group, and make another
+        self._connected: PrefixStore | None = None
         self._rank = rank
         self._others = [other for other in ranks if other != rank]
         self._servers: list[int] = []
@@ -54,10 +54,23 @@ class RollCall:
         self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
         self._over.set()
 
-    @cached_property
+    def connect(self) -> None:
+        """Connect to the store now: its host may be gone when something has failed."""
+        with contextlib.suppress(RuntimeError, OSError):  # it is tried again when it is needed
+            _ = self._store
+
+    @property
     def _store(self) -> PrefixStore:
-        """Where ranks say that they are there, by a connection that is made when one waits for long."""
-        return PrefixStore(self._name, own_store(self._met or default_store()))
+        """Where ranks say that they are there.
+
+        Threads that connect at the same time do not wait for each other: one may wait for long.
+        """
+        store = self._connected
+        if store is None:
+            if self._met is None:
+                raise RuntimeError("the roll call is over")  # in a thread of its own, which ends
+            store = self._connected = PrefixStore(self._name, own_store(self._met))
+        return store
 
     def include(self, servers: Sequence[int]) -> None:
         """Ask servers that do not train, too; they listen all the time."""
@@ -111,12 +124,11 @@ class RollCall:
         self._over.set()
 
     def close(self) -> None:
-        """Listen no more, and let go of thread and connection."""
+        """Listen no more, and let go of thread and connection: an alarm that comes later is raised nowhere."""
         self.ignore()
         if self._listening is not None:
             self._listening.join(LONG_S)
-        self.__dict__.pop("_store", None)
-        self._met = None
+        self._connected = self._met = None
 
     def absent(self) -> str:
         """Hear the others, and put into words who is silent."""

@@ -66,6 +66,16 @@ class Tallies:
                 step=self._steps,
             )
 
+    def check_last(self) -> None:
+        """Look at how ranks clipped the latest steps, as far as counts are there: a later step may never come.
+
+        Raises:
+            CommunicationError: some clipped, and others did not, or not alike.
+        """
+        for step, (tally, flags) in enumerate(self._untaken, self._steps - len(self._untaken)):
+            if tally.there:
+                check_clipping(StepCounts(tally.wait()), flags, self._control, step)
+
     def add(self, flags: StepFlags, note: Tensor | None) -> None:
         """Count a step that this rank closes. Nobody waits.
 

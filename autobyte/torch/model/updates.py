@@ -96,7 +96,7 @@ class Updates:
         self._undone = undone
         self._unfinished = Unfinished(optimizer) if undo else None
         self._former = Former(optimizer)  # of the layers that were updated ahead of the whole step
-        self._turns = Turns(())
+        self._turns = Turns(parameter.device for group in optimizer.param_groups for parameter in group["params"])
         self._layers: list[_Layer] = []
         self._held = HeldGradients()
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
@@ -147,7 +147,6 @@ class Updates:
             if others:
                 hook = Hook(uncompiled(self._on_other_call(others)))
                 self._places.append((module, hook))
-        self._turns = Turns(parameter.device for parameter in places)
         self._trained = []
         self.attach()
 
@@ -249,11 +248,15 @@ class Updates:
                 self._take(index)
                 if counts and times is not None:
                     times.leave(index)
+            elif self._turns.updated:  # with an earlier layer, perhaps on another stream
+                self._turns.follow()
 
         return called
 
     def _on_other_call(self, indices: list[int]) -> Called:
         def called(_module: nn.Module, _arguments: object) -> None:
+            if self._turns.updated:
+                self._turns.follow()
             for index in indices:
                 if self._layers[index].due:
                     self._take(index)
@@ -422,6 +425,7 @@ class Updates:
             with unrecorded():
                 self._clipping.apply(parameter for group in self._part.param_groups for parameter in group["params"])
                 self._part.step()
+            self._turns.done()
         for parameter in dropped:
             parameter.grad = None
         for layer in layers:

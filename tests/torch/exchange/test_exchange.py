@@ -4,6 +4,7 @@ import gc
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor
 
 import autobyte.torch as ab
 from autobyte.config import Config
+from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.exchange.flags import StepFlags
+from autobyte.torch.exchange.tallies import Tallies
 
 
 def test_a_caught_exception_in_backward_ends_all_ranks() -> None:
@@ -119,3 +123,18 @@ def _closing(rank: int, engine: str) -> None:
 def held() -> list[int]:
     """Threads and descriptors of this process."""
     return [len(list(Path("/proc/self", what).iterdir())) for what in ("task", "fd")]
+
+
+def test_ranks_that_clip_the_last_step_unlike_each_other_hear_of_it_at_the_end() -> None:
+    """No later step is closed, and nobody waits for counts that are not there."""
+    counts = StepFlags([True], left_out=False, joined=False, announces=False, clips=(1.0, 2.0)).pack()
+    tally = SimpleNamespace(there=False, wait=lambda: counts)
+    control = SimpleNamespace(
+        size=2, tally=lambda _: tally, failure=lambda what, step: CommunicationError(f"step {step}: {what}")
+    )
+    tallies = Tallies(control, SimpleNamespace(progress=SimpleNamespace(steps=5)), out=1)  # type: ignore[arg-type]
+    tallies.add(StepFlags([True], left_out=False, joined=False, announces=False), None)
+    tallies.check_last()
+    tally.there = True
+    with pytest.raises(CommunicationError, match=r"step 4: 1 of 2 ranks called clip_grad_norm_\(\)"):
+        tallies.check_last()

@@ -143,15 +143,45 @@ def test_streams_take_turns_with_copies_and_updates(monkeypatch: pytest.MonkeyPa
     model, updates, averages, expected = stepped()
     monkeypatch.setattr(updates, "_turns", Turns([gpus.GPU]))
     model[0](torch.ones(1, 2))
-    assert not gpus.Stream.log
+    assert not follows()
     with gpus.on(gpus.Stream(gpus.GPU, name="side")):
         model[1](torch.ones(1, 2))
-    assert gpus.Stream.log == [("follow", "side", "model")]
+    assert follows() == [("follow", "side", "model")]
     averages.failed = True
     with pytest.raises(ConnectionError):
         model[2](torch.ones(1, 2))
-    assert gpus.Stream.log[1:] == [("follow", "model", "side")]  # what is brought back comes behind the updates
+    assert follows()[1:] == [("follow", "model", "side")]  # what is brought back comes behind the updates
     assert not any(torch.equal(layer.weight, new) for layer, new in zip(model, expected, strict=True))
+
+
+def follows() -> list[gpus.Call]:
+    return [call for call in gpus.Stream.log if call[0] == "follow"]
+
+
+def test_a_layer_that_was_updated_with_an_earlier_one_follows_it_onto_another_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpus.stand_in(monkeypatch.setattr)
+    model, updates, averages, _ = stepped()
+    monkeypatch.setattr(updates, "_turns", Turns([gpus.GPU]))
+    averages.there = {"1.weight"}
+    model[0](torch.ones(1, 2))
+    with gpus.on(gpus.Stream(gpus.GPU, name="side")):
+        model[1](torch.ones(1, 2))
+    assert [call[:2] for call in gpus.Stream.log] == [("record", "model"), ("wait", "side")]
+
+
+def test_what_updates_at_once_takes_turns_with_what_undoes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No layers are known where all updates happen in `step()`."""
+    devices: list[torch.device] = []
+    monkeypatch.setattr(module, "Turns", lambda of: Turns(devices.extend(of) or [gpus.GPU]))
+    gpus.stand_in(monkeypatch.setattr)
+    updates = Updates(sgd(nn.Linear(2, 2)), Averages())
+    assert devices == [torch.device("cpu")] * 2
+    updates.undo()
+    with gpus.on(gpus.Stream(gpus.GPU, name="side")):
+        updates.undo()
+    assert follows() == [("follow", "side", "model")]
 
 
 def test_a_step_whose_averages_all_came_is_finished_whatever_fails_then() -> None:
