@@ -197,7 +197,7 @@ def test_the_wheel_is_light_beside_torch(bare: Bare) -> None:
     beside = ", ".join(f"{name} {mb:.0f} MB" for name, mb in weight["beside_torch_mb"].items())
     print(f"\nthe wheel: {wheel_mb:.2f} MB; beside torch's {weight['torch_mb']:.0f} MB: {beside}")
     print(f"import torch: {import_s['torch']:.2f} s; then import autobyte.torch: {import_s['autobyte.torch']:.2f} s")
-    assert wheel_mb < 1.6
+    assert wheel_mb < 1.75
     assert len(weight["beside_torch_mb"]) <= 18
     assert sum(weight["beside_torch_mb"].values()) < 420
 

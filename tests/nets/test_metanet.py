@@ -102,7 +102,7 @@ def test_a_network_is_read_back_as_it_was_and_nothing_is_unpickled(variant: str,
     assert predictions(again) == predictions(net)
     assert predictions(stored.forward(tmp_path / "net.npz")[0]) == pytest.approx(predictions(net), rel=1e-5)
     assert len(replayed) == len(replay) == len(groups())
-    assert np.allclose(replayed.state, replay.state, atol=2e-3)
+    assert np.allclose(replayed.state, replay.state, rtol=1e-3, atol=2e-3)  # float16
     assert stored.about(tmp_path / "net.npz") == {"what": "simulated"}
     with np.load(tmp_path / "net.npz", allow_pickle=False) as file:
         assert all(file[name].dtype != object for name in file.files)
