@@ -57,7 +57,7 @@ class Tallies:
             return
         tally, flags = self._untaken.popleft()
         counts = self._counts(tally)
-        check_clipping(counts, flags, self._control, self._steps - 1 - len(self._untaken))
+        self._check_clipping(counts, flags, self._steps - 1 - len(self._untaken))
         skipped = counts.left_out
         if 0 < skipped < self._control.size - counts.joined:
             raise self._control.failure(
@@ -98,12 +98,16 @@ class Tallies:
             return False
         tally, flags = self._latest
         counts = self._counts(tally)
+        self._check_clipping(counts, flags, self._steps - 1)
+        return counts.clipping > 0
+
+    def _check_clipping(self, counts: StepCounts, flags: StepFlags, step: int) -> None:
+        """Let the others hear of ranks that clip unlike each other, in Join, too."""
         try:
-            check_clipping(counts, flags, self._control, self._steps - 1)
+            check_clipping(counts, flags, self._control, step)
         except CommunicationError as error:
             self._session.fail(error, names_silent=True)
             raise
-        return counts.clipping > 0
 
     def heard(self) -> Heard:
         """What ranks have said in steps before the last, not yet looked at. All ranks get the same, but for notes.
