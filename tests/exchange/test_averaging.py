@@ -175,6 +175,12 @@ def test_layer_times_are_those_of_the_moments() -> None:
     assert np.allclose(backward, [2.0, 1.0])
     assert np.allclose(forward, [2.0, 1.0])  # 14 − 10 − 1 s, shared as the backward pass is
     assert times.seconds() is None
+    at(20.0, times.begin)
+    at(22.0, times.loss)
+    at(23.0, times.complete, 2)
+    forward, backward = times.seconds() or ([], [])
+    assert np.allclose(backward, [0.0, 1.0]), "a layer without a gradient takes no time"
+    assert np.allclose(forward, [0.0, 2.0])
 
 
 def test_importing_autobyte_loads_no_framework() -> None:
