@@ -54,6 +54,8 @@ def farthest(rank: int, settings: dict[str, Any], folder: str) -> dict[str, Any]
         wanted = [(a + b) / 2 for a, b in zip(gradients(0, step), gradients(1, step), strict=True)]
         worst = max(worst, *(float(np.abs(a - b).max()) for a, b in zip(averages, wanted, strict=True)))
         assert [a.shape for a in averages] == [spec.shape for spec in SPECS]
+    with pytest.raises(InputError, match="has 600 elements, and its gradient has 1"):
+        averaging.ready(0, np.zeros(1, np.float32))
     report = averaging.report()
     averaging.close()
     averaging.close()
