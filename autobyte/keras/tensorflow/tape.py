@@ -70,7 +70,7 @@ def connected(variables: Sequence[Any], settings: AveragingSettings) -> GraphGra
                 gradients.check(variables)
             except InputError:
                 raise InputError(
-                    f"tape.gradient(): {len(gradients.variables)} variables travelled before, and now {len(variables)}, "
+                    f"tape.gradient(): {len(gradients.variables)} variables before, and now {len(variables)}, "
                     "some of which are the same, or in another order: say the same list in every step"
                 ) from None
             return gradients
