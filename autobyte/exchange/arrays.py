@@ -139,6 +139,7 @@ class Arrays:
         with self._opening:
             if self._session.progress.open:
                 return
+            self._times.open()
             before = self._session.plan
             self._session.begin(self.plan)
             if self.plan is not before:

@@ -33,6 +33,10 @@ class ArrayTimes:
         """The forward pass begins."""
         self._began_s, self._loss_s, self._waited_s = self._clock(), 0.0, 0.0
 
+    def open(self) -> None:
+        """The first gradient of a step is about to be complete: none is as yet."""
+        self._complete = np.full(self._layers, np.nan)
+
     def wait(self, seconds: float) -> None:
         """The forward pass stood still for so long (s)."""
         if not self._loss_s:
@@ -53,7 +57,6 @@ class ArrayTimes:
             return None
         self._read = True
         complete = self._complete
-        self._complete = np.full(self._layers, np.nan)
         first_s = float(np.nanmin(complete))
         loss_s = min(self._loss_s, first_s) if self._loss_s > self._began_s else 0.0
         order = np.argsort(complete, kind="stable")[: np.isfinite(complete).sum()]  # NaN comes last

@@ -179,6 +179,7 @@ def test_layer_times_are_those_of_the_moments() -> None:
     assert times.seconds() is None
     at(20.0, times.begin)
     at(22.0, times.loss)
+    times.open()
     at(23.0, times.complete, 2)
     forward, backward = times.seconds() or ([], [])
     assert np.allclose(backward, [0.0, 1.0]), "a layer without a gradient takes no time"
