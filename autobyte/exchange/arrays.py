@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from autobyte.errors import InputError
 from autobyte.exchange.times import ArrayTimes, ArrayWaits
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
@@ -67,13 +68,17 @@ class Arrays:
             gradient: of any shape with as many elements; the caller's again afterwards.
 
         Raises:
+            InputError: it has another number of elements.
             CommunicationError: it was handed in already in this step, or averages can no longer be made.
         """
+        if gradient.size != self._memory[place].size:
+            name, size = self._names[place], self._memory[place].size
+            raise InputError(f"tensor '{name}' has {size} elements, and its gradient has {gradient.size}")
         self._begin()
         if self._had[place]:
             raise self._failure(f"tensor '{self._names[place]}' has a second gradient in a step that was not ended")
-        self._had[place] = True
         np.copyto(self._memory[place], gradient.reshape(-1))
+        self._had[place] = True
         self._times.complete(place)
         self._session.ready([self._indices[place]])
 
@@ -134,6 +139,7 @@ class Arrays:
         with self._opening:
             if self._session.progress.open:
                 return
+            self._times.open()
             before = self._session.plan
             self._session.begin(self.plan)
             if self.plan is not before:

@@ -25,13 +25,17 @@ class ArrayTimes:
         self._layer_of = {place: index for index, places in enumerate(layers) for place in places}
         self._layers = 1 + max(self._layer_of.values())
         self._clock = clock
-        self._complete = np.zeros(self._layers)
+        self._complete = np.full(self._layers, np.nan)  # of layers with a gradient
         self._began_s = self._loss_s = self._waited_s = 0.0
         self._read = True
 
     def begin(self) -> None:
         """The forward pass begins."""
         self._began_s, self._loss_s, self._waited_s = self._clock(), 0.0, 0.0
+
+    def open(self) -> None:
+        """The first gradient of a step is about to be complete: none is as yet."""
+        self._complete = np.full(self._layers, np.nan)
 
     def wait(self, seconds: float) -> None:
         """The forward pass stood still for so long (s)."""
@@ -52,9 +56,10 @@ class ArrayTimes:
         if self._read:
             return None
         self._read = True
-        complete, first_s = self._complete, float(self._complete.min())
+        complete = self._complete
+        first_s = float(np.nanmin(complete))
         loss_s = min(self._loss_s, first_s) if self._loss_s > self._began_s else 0.0
-        order = np.argsort(complete, kind="stable")
+        order = np.argsort(complete, kind="stable")[: np.isfinite(complete).sum()]  # NaN comes last
         backward = np.zeros(self._layers)
         backward[order] = np.diff(complete[order], prepend=loss_s or first_s)
         total_s = max(float(backward.sum()), 1e-9)

@@ -71,7 +71,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
         if not initial_lr > 0 or not warmup_epochs > 0:
             raise InputError(f"initial_lr and warmup_epochs must be positive, got {initial_lr} and {warmup_epochs}")
         self._rate, self._epochs, self._steps = float(initial_lr), float(warmup_epochs), steps_per_epoch
-        self._epoch = 0
+        self._epoch, self._warms = 0, False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Look whether the rate can be set."""
@@ -85,9 +85,12 @@ class LearningRateWarmup(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Set the rate of a batch."""
         if self._epoch >= self._epochs:
+            if self._warms:  # with several steps in a call, the last one seen was not the last one
+                self.model.optimizer.learning_rate, self._warms = self._rate, False
             return
         steps = self._steps or self.params.get("steps")
         if not steps:
             raise InputError("LearningRateWarmup does not know how many batches an epoch has: say steps_per_epoch=")
+        self._warms = True
         progress = min(1.0, (self._epoch + (batch + 1) / steps) / self._epochs)
         self.model.optimizer.learning_rate = self._rate / size() * (1 + progress * (size() - 1))

@@ -1,5 +1,6 @@
 """The processes that torchrun has started: which one this is, and what they say to each other beside gradients."""
 
+import atexit
 import os
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -14,17 +15,23 @@ from autobyte.errors import InputError
 from autobyte.torch.exchange.control import Control
 from autobyte.torch.exchange.training import name_for
 
-TIMEOUT = timedelta(seconds=120)  # of what ranks say here
+_timeout = [timedelta(seconds=120)]  # of what ranks say here
 
 Array = npt.NDArray[Any]
 
 _controls: dict[int, Control] = {}  # by process, once it is needed: a fork has none
 
 
-def begin() -> None:
-    """Let the processes that torchrun has started find each other, unless they have."""
+def begin(timeout: timedelta | None = None) -> None:
+    """Let the processes that torchrun has started find each other, unless they have.
+
+    Args:
+        timeout: of this, and of what ranks say here from the first word on; None is what was said last.
+    """
+    if timeout is not None:
+        _timeout[0] = timeout
     if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=_timeout[0])
 
 
 def rank() -> int:
@@ -43,8 +50,16 @@ def control() -> Control:
     """What ranks speak through, made when it is needed first. Collective then."""
     if os.getpid() not in _controls:
         ranks = list(range(size()))
-        _controls[os.getpid()] = Control(f"{name_for(ranks)}/keras", rank=rank(), ranks=ranks, timeout=TIMEOUT)
+        _controls[os.getpid()] = Control(f"{name_for(ranks)}/keras", rank=rank(), ranks=ranks, timeout=_timeout[0])
     return _controls[os.getpid()]
+
+
+@atexit.register
+def _part_at_exit() -> None:
+    """Let go of what this process speaks through; other ranks may still be speaking."""
+    held = _controls.pop(os.getpid(), None)
+    if held is not None:
+        held.close(idle=False)
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:

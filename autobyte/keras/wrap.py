@@ -11,8 +11,8 @@ from autobyte.config import Config, Space
 from autobyte.errors import InputError, needs
 from autobyte.exchange.averaging import AveragingSettings
 from autobyte.integrations.versions import check_version
-from autobyte.keras.processes import size
-from autobyte.keras.wrapped import Alone, Wrapped
+from autobyte.keras.processes import begin, size
+from autobyte.keras.wrapped import OWN, Alone, Wrapped
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, rank_0_speaks
 from autobyte.torch.tuning.callback import WindowReport
 
@@ -23,8 +23,6 @@ log = logging.getLogger("autobyte")
 
 #: The oldest and the newest minor version of each library that the tests ran with.
 TRIED = {"keras": ("3.15", "3.15"), "tensorflow": ("2.21", "2.21")}
-
-_OWN = "_autobyte"  # the attribute of a model that keeps what it is wrapped in
 
 
 def distribute(
@@ -81,11 +79,12 @@ def distribute(
         )  # fmt: skip
         backend = _backend()
         _check_model(model)
-    if former := vars(model).pop(_OWN, None):
+    if former := vars(model).pop(OWN, None):
         former.close()
+    begin(timeout)
     if is_off(enabled=enabled):
         return Alone()
-    vars(model)[_OWN] = wrapped = _wrap(backend)(model, settings, cross_step=cross_step)
+    vars(model)[OWN] = wrapped = _wrap(backend)(model, settings, cross_step=cross_step)
     return wrapped
 
 

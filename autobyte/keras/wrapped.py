@@ -6,6 +6,15 @@ from typing import Any
 
 from autobyte.torch.tuning.report import Report
 
+#: The attribute of a model that keeps what it is wrapped in.
+OWN = "_autobyte"
+
+#: What is said of a model that trains with optimizers of its own.
+UNUSED = (
+    "train_step did not use model.optimizer, and no gradient was averaged: apply gradients with the optimizer that "
+    "compile() was given, or use DistributedGradientTape in a loop of your own"
+)
+
 
 class Wrapped(ABC):
     """A model that `distribute` has taken in hand. It has the same methods on every backend, and on a single rank.

@@ -54,6 +54,8 @@ def farthest(rank: int, settings: dict[str, Any], folder: str) -> dict[str, Any]
         wanted = [(a + b) / 2 for a, b in zip(gradients(0, step), gradients(1, step), strict=True)]
         worst = max(worst, *(float(np.abs(a - b).max()) for a, b in zip(averages, wanted, strict=True)))
         assert [a.shape for a in averages] == [spec.shape for spec in SPECS]
+    with pytest.raises(InputError, match="has 600 elements, and its gradient has 1"):
+        averaging.ready(0, np.zeros(1, np.float32))
     report = averaging.report()
     averaging.close()
     averaging.close()
@@ -175,6 +177,13 @@ def test_layer_times_are_those_of_the_moments() -> None:
     assert np.allclose(backward, [2.0, 1.0])
     assert np.allclose(forward, [2.0, 1.0])  # 14 − 10 − 1 s, shared as the backward pass is
     assert times.seconds() is None
+    at(20.0, times.begin)
+    at(22.0, times.loss)
+    times.open()
+    at(23.0, times.complete, 2)
+    forward, backward = times.seconds() or ([], [])
+    assert np.allclose(backward, [0.0, 1.0]), "a layer without a gradient takes no time"
+    assert np.allclose(forward, [0.0, 2.0])
 
 
 def test_importing_autobyte_loads_no_framework() -> None:

@@ -113,9 +113,9 @@ class GraphGradients:
         average.set_shape(spec.shape)
         return average, token
 
-    def average(self, gradients: Sequence[Any], *beside: Any) -> list[Any]:
-        """Averages over all ranks; None stays None."""
-        token = self.leave(gradients, self.token(), *beside)
+    def average(self, gradients: Sequence[Any], *beside: Any, after: Any = None) -> list[Any]:
+        """Averages over all ranks; None stays None. The first gradient leaves after a token, if there is one."""
+        token = self.leave(gradients, self.token() if after is None else after, *beside)
         averages: list[Any] = []
         for place, gradient in enumerate(gradients):
             average = None

@@ -13,7 +13,8 @@ from autobyte.exchange.averaging import AveragingSettings
 from autobyte.keras.processes import broadcast_variables
 from autobyte.keras.tensorflow.gradients import GraphGradients
 from autobyte.keras.tensorflow.updates import LateUpdates, why_at_once
-from autobyte.keras.wrapped import Overrides, Wrapped
+from autobyte.keras.wrapped import OWN, UNUSED, Overrides, Wrapped
+from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.tuning.report import Report
 
 log = logging.getLogger("autobyte")
@@ -80,6 +81,7 @@ class WrappedModel(Wrapped):
                 self.flush()
         finally:
             self._overrides.remove()
+            vars(self._model).pop(OWN, None)
             self._model.train_function = None
             self._gradients.averaging.close()
 
@@ -117,9 +119,10 @@ class WrappedModel(Wrapped):
             self._gradients.check(variables)
             marks = [mark for mark in (self._begun, self._lost) if mark is not None]
             self._begun = self._lost = None
-            if self._late is not None:
+            if self._late is not None and self._late.in_step:
                 return self._late.leave(gradients, *marks)
-            return apply(self._gradients.average(gradients, *marks), variables)
+            after = None if self._late is None else self._late.take_here()
+            return apply(self._gradients.average(gradients, *marks, after=after), variables)
 
         return averaged
 
@@ -137,10 +140,16 @@ class WrappedModel(Wrapped):
 
         def step(data: Any) -> Any:
             gradients = self._gradients
-            self._begun = gradients.mark(gradients.averaging.begin, gradients.token())
-            if self._late is not None:
-                self._late.take()
-            return train_step(data)
+            there = [each for each in tf.nest.flatten(data, expand_composites=True) if tf.is_tensor(each)]
+            with tf.control_dependencies(there):  # where data ends, Keras runs a step that has none
+                self._begun = gradients.mark(gradients.averaging.begin, gradients.token())
+                if self._late is not None:
+                    self._late.take()
+            try:
+                return train_step(data)
+            finally:
+                if self._late is not None:
+                    self._late.end_step()
 
         return step
 
@@ -151,21 +160,44 @@ class WrappedModel(Wrapped):
         def made(force: bool = False) -> Any:
             if model.optimizer is not self._optimizer:
                 raise InputError("compile() was called after distribute(): call distribute(model) again before fit()")
+            self._gradients.check(model.trainable_variables)
             if model.train_function is None or force:
                 _turn_xla_off(model)
                 make(force=True)
-                model.train_function = self._surfacing(model.train_function)
+                model.train_function = self._averaging(self._surfacing(model.train_function))
             return model.train_function
 
         return made
 
+    def _averaging(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A training function whose first step must average."""
+        progress, looked = self._gradients.averaging.connection.progress, False
+
+        def called(*arguments: Any) -> Any:
+            nonlocal looked
+            before = progress.steps
+            result = function(*arguments)
+            if not looked and progress.steps == before:
+                raise InputError(UNUSED)
+            looked = True
+            return result
+
+        return called
+
     def _surfacing(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any) -> Any:
+            gradients = self._gradients
+            if self._late is not None and gradients.failure is not None:
+                raise gradients.failure
             try:
                 return function(*arguments)
             except tf.errors.OpError as error:
-                if self._gradients.failure is not None:
-                    raise self._gradients.failure from None
+                if gradients.failure is not None:
+                    raise gradients.failure from None
+                if self._late is not None and not isinstance(error, tf.errors.OutOfRangeError):
+                    gradients.failure = CommunicationError(
+                        f"a step failed half-way ({type(error).__name__}), and updates may be lost: load a checkpoint"
+                    )
                 raise error
 
         return called

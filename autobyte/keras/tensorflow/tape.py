@@ -66,7 +66,13 @@ def connected(variables: Sequence[Any], settings: AveragingSettings) -> GraphGra
     ids = {id(variable) for variable in variables}
     for gradients in _connected:
         if ids & {id(variable) for variable in gradients.variables}:
-            gradients.check(variables)
+            try:
+                gradients.check(variables)
+            except InputError:
+                raise InputError(
+                    f"tape.gradient(): {len(gradients.variables)} variables before, and now {len(variables)}, "
+                    "some of which are the same, or in another order: say the same list in every step"
+                ) from None
             return gradients
     if not variables:
         raise InputError("tape.gradient(): there are no variables whose gradients could travel")

@@ -57,6 +57,11 @@ class LateUpdates:
         self._take: Callable[[], Any] = tf.function(self.take, autograph=False)
         self._token: Any = None  # of the updates in the graph that is being made
 
+    @property
+    def in_step(self) -> bool:
+        """Whether the graph that is being made has begun with the updates that are due."""
+        return self._token is not None
+
     def leave(self, gradients: Sequence[Any], *beside: Any) -> None:
         """Let the gradients of a step travel; their updates are due in the next one.
 
@@ -68,8 +73,7 @@ class LateUpdates:
                 raise InputError(
                     f"cross_step=True: the loss does not depend on '{spec.name}': freeze it before compile()"
                 )
-        token = self._gradients.token() if self._token is None else self._token
-        ended = self._gradients.leave(gradients, token, *beside)
+        ended = self._gradients.leave(gradients, self._token, *beside)
         self._token = None
         self._rate.assign(tf.cast(self._optimizer.learning_rate, tf.float32))
         self._due.assign(tf.equal(ended, 0))
@@ -84,6 +88,20 @@ class LateUpdates:
         iterations.assign_add(tf.cast(due, iterations.dtype))
         self._due.assign(False)
         self._token = token  # no gradient of this step leaves before averages of the last one are taken
+
+    def take_here(self) -> Any:
+        """Take the updates that are due in a step that is not `fit`'s.
+
+        Returns:
+            a token after which gradients of this step may leave.
+        """
+        self.take()
+        token, self._token = self._token, None
+        return token
+
+    def end_step(self) -> None:
+        """The graph of a step is made, or could not be."""
+        self._token = None
 
     def flush(self) -> None:
         """Take the updates that are due now, between two steps."""

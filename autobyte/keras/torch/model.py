@@ -9,7 +9,7 @@ import torch
 from autobyte.errors import InputError
 from autobyte.exchange.averaging import AveragingSettings
 from autobyte.keras.processes import broadcast_variables
-from autobyte.keras.wrapped import Overrides, Wrapped
+from autobyte.keras.wrapped import OWN, UNUSED, Overrides, Wrapped
 from autobyte.torch.optimizer import DistributedOptimizer
 from autobyte.torch.tuning.report import Report
 
@@ -65,7 +65,12 @@ class WrappedModule(Wrapped):
             drift=settings.drift, timeout=settings.timeout, diagnostics=settings.diagnostics,
             on_window=settings.on_window,
         )  # fmt: skip
-        broadcast_variables([*model.weights, *self._optimizer.variables])
+        try:
+            broadcast_variables([*model.weights, *self._optimizer.variables])
+        except BaseException:
+            self._stepped.close()
+            raise
+        self._averaged = False  # whether a step has waited for averages
         self._overrides.set(self._optimizer, "apply", self._apply())
         self._overrides.set(model, "make_train_function", self._make_train_function(model.make_train_function))
         model.train_function = None
@@ -80,6 +85,7 @@ class WrappedModule(Wrapped):
     def close(self) -> None:
         """Let go of threads and sockets, and leave the model to Keras."""
         self._overrides.remove()
+        vars(self._model).pop(OWN, None)
         self._model.train_function = None
         self._stepped.close()
 
@@ -93,6 +99,7 @@ class WrappedModule(Wrapped):
                     f"{len(known)} variables were wrapped, and {len(variables)} have gradients, or in another order: "
                     "compile the model and wrap it again"
                 )
+            self._averaged = True
             self._stepped.step()
 
         return averaged
@@ -101,6 +108,20 @@ class WrappedModule(Wrapped):
         def made(force: bool = False) -> Any:
             if self._model.optimizer is not self._optimizer:
                 raise InputError("compile() was called after distribute(): call distribute(model) again before fit()")
-            return make(force=force)
+            if self._model.train_function is None or force:
+                make(force=True)
+                self._model.train_function = self._averaging(self._model.train_function)
+            return self._model.train_function
 
         return made
+
+    def _averaging(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A training function whose first step must average."""
+
+        def called(*arguments: Any) -> Any:
+            result = function(*arguments)
+            if not self._averaged:
+                raise InputError(UNUSED)
+            return result
+
+        return called

@@ -138,6 +138,37 @@ def eager_and_tape(rank: int) -> Any:
     return alike(flat(model), reference("sgd"))
 
 
+def beside_fit(rank: int) -> Any:
+    """Data of unknown length, and then a loop that calls the optimizer, with updates that wait and without."""
+    (x, y), made = data(rank), []
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    signature = (tf.TensorSpec((None, *x.shape[1:]), x.dtype), tf.TensorSpec((None,), y.dtype))
+
+    def batches() -> Any:
+        for at in range(0, 80, 8):
+            yield x[at : at + 8], y[at : at + 8]
+
+    for waits in (False, True):
+        model = compiled(make_model(0), sgd())
+        wrapped = ab.distribute(model, keep=None, cross_step=waits)
+        model.fit(tf.data.Dataset.from_generator(batches, output_signature=signature), epochs=2, verbose=0)
+
+        @tf.function
+        def step(x: Any, y: Any, model: Any = model) -> None:
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True))
+            variables = model.trainable_variables
+            model.optimizer.apply(tape.gradient(loss, variables), variables)
+
+        for own in batches():
+            step(*map(tf.constant, own))
+        wrapped.flush()
+        made.append(flat(model))
+        wrapped.close()
+        wrapped.close()
+    return alike(made[1], made[0]) | {"waiting": int(model.optimizer.iterations), "kept": "_autobyte" in vars(model)}
+
+
 def flushed(rank: int) -> Any:
     """With updates that wait, whoever reads weights gets the last one; files load without AutoByte. A tuner is on."""
     seen: list[Any] = []
@@ -273,6 +304,17 @@ def refusals(rank: int) -> Any:
     model.get_layer("frozen").trainable = True
     refused("thawed", lambda: fit(model, rank))
     wrapped.close()
+    model = compiled(make_model(0), sgd())
+    wrapped = ab.distribute(model, keep=None)
+    fit(model, rank)
+    model.get_layer("frozen").trainable = True
+    refused("thawed late", lambda: fit(model, rank))
+    wrapped.close()
+    model = compiled(make_model(0), sgd())
+    model.train_step = lambda data: {"loss": tf.reduce_mean(model(data[0]))}
+    wrapped = ab.distribute(model, keep=None)
+    refused("own optimizer", lambda: fit(model, rank))
+    wrapped.close()
     return said
 
 
@@ -302,6 +344,23 @@ def wrong_in_graph(rank: int) -> Any:
         return f"{type(error).__name__}: {error}"
     finally:
         wrapped.close()
+
+
+def half_way(rank: int) -> Any:
+    """A step that fails with an error of TensorFlow's own takes updates with it, and later calls say so."""
+    model = make_model(0)
+    model.compile(sgd(), loss=lambda y, out: (tf.debugging.check_numerics(y, "y") - tf.reduce_sum(out)) ** 2)
+    wrapped = ab.distribute(model, keep=None, cross_step=True, timeout=timedelta(seconds=10))
+    x, said = data(rank)[0][:8], []
+    model.train_on_batch(x, np.zeros((8, 1), np.float32))
+    nothing = np.full((8, 1), np.nan, np.float32)
+    for call in (lambda: model.train_on_batch(x, nothing), lambda: model.evaluate(x, nothing)):
+        try:
+            call()
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    wrapped.close()
+    return said
 
 
 def killed(rank: int) -> Any:

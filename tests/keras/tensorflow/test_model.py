@@ -14,11 +14,13 @@ PARITY = ("sgd_allreduce", "sgd_ps_cross", "adamw_allreduce_cross", "everything_
 OTHERS = (
     "mixed_precision",
     "eager_and_tape",
+    "beside_fit",
     "flushed",
     "overlap",
     "example",
     "refusals",
     "wrong_in_graph",
+    "half_way",
     "killed",
 )
 
@@ -31,13 +33,17 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
     for found in (first, second):
         for name in (*PARITY, *OTHERS[:-1]):
             assert not str(found[name]).startswith("raised"), f"{name}: {found[name]}"
-        for name in (*PARITY, "eager_and_tape", "mixed_precision"):
+        for name in (*PARITY, "eager_and_tape", "beside_fit", "mixed_precision"):
             assert found[name]["apart"] <= 1e-6, f"{name}: {found[name]}"
             assert found[name]["ranks"], name
         for name in PARITY[:-1]:
             assert found[name]["steps"] == 20, name
         theirs, ours = found["mixed_precision"]["scales"]
         assert ours == theirs
+        assert found["beside_fit"]["waiting"] == 30
+        assert not found["beside_fit"]["kept"]
+        assert len(found["half_way"]) == 2, found["half_way"]
+        assert "a step failed half-way" in found["half_way"][1]
         check_flushed(found["flushed"])
         check_refusals(found["refusals"])
         assert found["overlap"]["leaves"] > 0.08, "gradients leave while layers below compute theirs"
@@ -80,6 +86,8 @@ def check_refusals(said: dict[str, str]) -> None:
         ("tape", "DistributedGradientTape: "),
         ("another model", "CommunicationError: ranks [1] have a model unlike rank 0's"),
         ("compiled again", "compile() was called after distribute()"),
+        ("thawed late", "was added after the model was wrapped"),
+        ("own optimizer", "InputError: train_step did not use model.optimizer"),
         ("thawed", "was added after the model was wrapped"),
     ):
         assert words in said[what], f"{what}: {said[what]}"

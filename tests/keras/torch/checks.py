@@ -78,6 +78,11 @@ def refusals(rank: int) -> Any:
     compiled(model, "sgd")
     refused("compiled again", lambda: fit(model, rank))
     wrapped.close()
+    model = compiled(make_model(0), "sgd")
+    model.train_step = lambda data: {"loss": model(data[0]).mean()}
+    wrapped = ab.distribute(model, keep=None)
+    refused("own optimizer", lambda: fit(model, rank))
+    wrapped.close()
     backend, version = keras.backend.backend, keras.__version__
     keras.backend.backend = lambda: "jax"
     refused("jax", lambda: ab.distribute(model))

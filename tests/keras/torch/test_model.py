@@ -22,6 +22,7 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
             ("jit", "say jit_compile=False"),
             ("thawed", "compile the model and wrap it again"),
             ("compiled again", "compile() was called after distribute()"),
+            ("own optimizer", "train_step did not use model.optimizer"),
             ("jax", "Keras's backend is 'jax', and gradients are averaged on tensorflow and torch"),
             ("old", "keras 3.4.0 is too old, 3.15 works"),
         ):
