@@ -19,13 +19,17 @@ def settled(plan: Plan, *, effects: Effects = PLAIN) -> Simulation:
 
     Identical workers at constant rates repeat their first step for ever; others settle first.
     """
-    iterations = 1 if all_alike(plan.job.cluster) else STEPS
+    iterations = 1 if all_alike(plan.job.cluster) else STEPS + plan.job.clips
     return kernel.simulate(plan, iterations=iterations, effects=effects.calm())
 
 
 def steady_s(plan: Plan, *, effects: Effects = PLAIN) -> float:
-    """Time of a steady step (s): the mean of those that have settled."""
-    return float(settled(plan, effects=effects).step_s[SETTLING - STEPS :].mean())
+    """Time of a steady step (s): the mean of those that have settled.
+
+    Where gradients are clipped, the last of several steps does not count: no next one is in its way.
+    """
+    steps = settled(plan, effects=effects).step_s
+    return float(steps[SETTLING:STEPS].mean()) if len(steps) > 1 else float(steps[0])
 
 
 def step_s(job: Job, config: Config, *, effects: Effects = PLAIN) -> float:
