@@ -125,24 +125,16 @@ def test_a_gpt2_is_trained_alike_with_ddp_and_autobyte(words: list[str]) -> None
 def test_a_rank_is_lost_and_training_ends_with_the_parameters_of_ddp(tmp_path: Path) -> None:
     """On both engines torchrun starts the ranks again, and they go on where the survivor was."""
     running = {}
-    for engine in ("allreduce", "ps"):
+    for engine in ("allreduce", "ps", "ddp"):
         words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-        words += [
-            "--standalone",
-            EXAMPLES / "train_elastic.py",
-            tmp_path / engine,
-            "--engine",
-            engine,
-            "--die-at",
-            "25",
-        ]
+        words += ["--standalone", EXAMPLES / "train_elastic.py", tmp_path / engine]
+        words += ["--ddp"] if engine == "ddp" else ["--engine", engine, "--die-at", "25"]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         environ["TMPDIR"] = str(tmp_path)  # where the survivor leaves what it knows of the failure
         running[engine] = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, cwd=tmp_path
         )
     said = {engine: process.communicate(timeout=150)[0] for engine, process in running.items()}
-    said["ddp"] = says("train_elastic.py", str(tmp_path / "ddp"), "--ddp")
     parameters = {name: re.findall(r"40 steps: parameters (\w+)", words) for name, words in said.items()}
     assert all(len(each) == 1 for each in parameters.values()), said
     assert parameters["allreduce"] == parameters["ps"] == parameters["ddp"]

@@ -60,13 +60,9 @@ class Control:
         self._timeout = timeout
         self._broken = False  # a call has failed, and may still wait
         self._under_way: list[tuple[Any, Any]] = []  # calls, and their tensors
-
-        def make() -> Any:
-            backend = own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
-            self.rollcall.connect()  # after that: who waits for ranks to come connects by itself
-            return backend
-
-        self._backend = self.meet(make)
+        self._backend = self.meet(
+            lambda: own_gloo(f"{name}/control", rank=rank, size=self.size, timeout=timeout, threads=2)
+        )
 
     @property
     def global_rank(self) -> int:

@@ -54,16 +54,12 @@ class RollCall:
         self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
         self._over.set()
 
-    def connect(self) -> None:
-        """Connect to the store now: its host may be gone when something has failed."""
-        with contextlib.suppress(RuntimeError, OSError):  # it is tried again when it is needed
-            _ = self._store
-
     @property
     def _store(self) -> PrefixStore:
         """Where ranks say that they are there.
 
-        Threads that connect at the same time do not wait for each other: one may wait for long.
+        It is connected when it is needed: that takes 5 s now and then. Threads that connect at the same time do not
+        wait for each other.
         """
         store = self._connected
         if store is None:
