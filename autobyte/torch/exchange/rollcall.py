@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
@@ -41,7 +42,6 @@ class RollCall:
     def __init__(self, name: str, *, rank: int, ranks: Sequence[int], stall_s: float = STALL_S) -> None:
         self._name = f"autobyte/{name}/rollcall"
         self._met: Store | None = default_store()  # the user may destroy the default group, and make another
-        self._connected: PrefixStore | None = None
         self._rank = rank
         self._others = [other for other in ranks if other != rank]
         self._servers: list[int] = []
@@ -54,19 +54,10 @@ class RollCall:
         self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
         self._over.set()
 
-    @property
+    @cached_property
     def _store(self) -> PrefixStore:
-        """Where ranks say that they are there.
-
-        It is connected when it is needed: that takes 5 s now and then. Threads that connect at the same time do not
-        wait for each other.
-        """
-        store = self._connected
-        if store is None:
-            if self._met is None:
-                raise RuntimeError("the roll call is over")  # in a thread of its own, which ends
-            store = self._connected = PrefixStore(self._name, own_store(self._met))
-        return store
+        """Where ranks say that they are there, by a connection that is made when one waits for long."""
+        return PrefixStore(self._name, own_store(self._met or default_store()))
 
     def include(self, servers: Sequence[int]) -> None:
         """Ask servers that do not train, too; they listen all the time."""
@@ -120,11 +111,12 @@ class RollCall:
         self._over.set()
 
     def close(self) -> None:
-        """Listen no more, and let go of thread and connection: an alarm that comes later is raised nowhere."""
+        """Listen no more, and let go of thread and connection."""
         self.ignore()
         if self._listening is not None:
             self._listening.join(LONG_S)
-        self._connected = self._met = None
+        self.__dict__.pop("_store", None)
+        self._met = None
 
     def absent(self) -> str:
         """Hear the others, and put into words who is silent."""
