@@ -36,12 +36,12 @@ def main() -> None:
         found = train(lambda model, given=keywords: wrap_autobyte(model, given))
         torch.testing.assert_close(found, expected, msg=lambda text, name=name: f"{name}: {text}")
         if dist.get_rank() == 0:
-            print(f"{name}: as DDP")
+            print(f"{name}: as DDP\n", end="")  # in one write: ranks share the output
     for tuner in ("bayesian", "optuna"):
         try:
             wrap_autobyte(make_model(), {"tuner": tuner})
         except MissingExtra as error:
-            print(f"rank {dist.get_rank()}: {error}")
+            print(f"rank {dist.get_rank()}: {error}\n", end="")
     dist.destroy_process_group()
 
 
