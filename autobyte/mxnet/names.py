@@ -41,6 +41,6 @@ def restore() -> None:
 
 def _gone(name: str) -> Any:
     def call(*_: Any, **__: Any) -> None:
-        raise NotImplementedError(f"NumPy {np.__version__} has no '{name}', and autobyte.mxnet has none in its place")
+        raise AttributeError(f"NumPy {np.__version__} has no '{name}', and autobyte.mxnet has none in its place")
 
     return call

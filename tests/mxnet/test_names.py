@@ -13,7 +13,7 @@ assert all(name in vars(np) for name in (*ALIASES, *FUNCTIONS))
 assert np.product([2, 3]) == 6 and np.in1d([1, 5], [5]).tolist() == [False, True]
 try:
     np.npv(0.1, [1])
-except NotImplementedError as error:
+except AttributeError as error:
     print(error)
 """
 
