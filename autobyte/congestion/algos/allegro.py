@@ -2,15 +2,10 @@
 
 import math
 
-import numpy as np
-
-from autobyte.congestion.algos.trials import RateTrial, Trials
-from autobyte.congestion.paths import Interval
+from autobyte.congestion.algos.trials import LEAST_PER_S, RateTrial, TryingControl
 
 LEAST_STEP, MOST_STEP = 0.01, 0.05
 STEEP, TOLERATED = 100.0, 0.05  # of the sigmoid in the utility
-FIRST_PER_S, LEAST_PER_S = 50.0, 2.0
-FIRST_S, PACKETS = 0.1, 10  # an interval: the first, and how many packets it has at least
 FASTER, SLOWER, MOVE = 1, -1, 2  # kinds of trials
 
 
@@ -24,7 +19,7 @@ def utility(packets_per_s: float, loss: float) -> float:
     return packets_per_s * (1 - loss) * kept - packets_per_s * loss
 
 
-class Allegro:
+class Allegro(TryingControl):
     """Doubles while utility grows; then trials in pairs decide the direction, and it goes there with growing steps.
 
     Args:
@@ -32,30 +27,9 @@ class Allegro:
     """
 
     def __init__(self, *, seed: int = 0) -> None:
-        self.packets_per_s, self.window, self.interval_s = FIRST_PER_S, math.inf, FIRST_S
-        self._rng, self._trials = np.random.default_rng(seed), Trials(FIRST_PER_S)
-        self._base, self._best = FIRST_PER_S, -math.inf
+        super().__init__(MOVE, seed=seed)
         self._starts, self._direction, self._moves, self._step = True, 0, 0, LEAST_STEP
-        self._queue: list[tuple[float, int]] = [(FIRST_PER_S, MOVE)]  # rates to try, and what for
         self._votes: list[tuple[int, float]] = []
-        self._round_trip_s = FIRST_S
-
-    def on_interval(self, interval: Interval) -> None:
-        """Begin the next trial, or send at the base until those under way are known."""
-        self.packets_per_s, kind = self._queue.pop(0) if self._queue else (self._base, 0)
-        self.interval_s = max(self._round_trip_s, PACKETS / self.packets_per_s)
-        self._trials.begin(interval.end_s, self.packets_per_s, kind=kind)
-
-    def on_ack(self, now_s: float, round_trip_s: float) -> None:
-        """Count it for the trial that it was sent in."""
-        self._round_trip_s = round_trip_s
-        for trial in self._trials.acked(now_s - round_trip_s, round_trip_s):
-            self._judge(trial)
-
-    def on_loss(self, now_s: float, sent_s: float) -> None:
-        """Count it for the trial that it was sent in."""
-        for trial in self._trials.lost(sent_s):
-            self._judge(trial)
 
     def _judge(self, trial: RateTrial) -> None:
         gained = utility(trial.packets_per_s, trial.loss)

@@ -1,10 +1,16 @@
 """What became of the packets that were sent at each rate: PCC's monitor (Dong et al., NSDI 2015, sec. 3)."""
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 
-from autobyte.congestion.paths import gradient_of
+import numpy as np
+
+from autobyte.congestion.paths import Interval, gradient_of
+
+FIRST_PER_S, LEAST_PER_S = 50.0, 2.0
+FIRST_S, PACKETS = 0.1, 10  # an interval: the first, and how many packets it has at least
 
 
 @dataclass
@@ -69,3 +75,40 @@ class Trials:
         while self._open[0].end_s <= sent_s:
             known.append(self._open.popleft())
         return known
+
+
+class TryingControl(ABC):
+    """Tries rates for an interval each, and learns later what became of them.
+
+    Args:
+        first: kind of the first trial.
+        seed: of the order of trials.
+    """
+
+    def __init__(self, first: int, *, seed: int) -> None:
+        self.packets_per_s, self.window, self.interval_s = FIRST_PER_S, math.inf, FIRST_S
+        self._rng, self._trials = np.random.default_rng(seed), Trials(FIRST_PER_S)
+        self._base, self._best = FIRST_PER_S, -math.inf
+        self._queue: list[tuple[float, int]] = [(FIRST_PER_S, first)]  # rates to try, and what for
+        self._round_trip_s = FIRST_S
+
+    def on_interval(self, interval: Interval) -> None:
+        """Begin the next trial, or send at the base until those under way are known."""
+        self.packets_per_s, kind = self._queue.pop(0) if self._queue else (self._base, 0)
+        self.interval_s = max(self._round_trip_s, PACKETS / self.packets_per_s)
+        self._trials.begin(interval.end_s, self.packets_per_s, kind=kind)
+
+    def on_ack(self, now_s: float, round_trip_s: float) -> None:
+        """Count it for the trial that it was sent in."""
+        self._round_trip_s = round_trip_s
+        for trial in self._trials.acked(now_s - round_trip_s, round_trip_s):
+            self._judge(trial)
+
+    def on_loss(self, now_s: float, sent_s: float) -> None:
+        """Count it for the trial that it was sent in."""
+        for trial in self._trials.lost(sent_s):
+            self._judge(trial)
+
+    @abstractmethod
+    def _judge(self, trial: RateTrial) -> None:
+        """Decide on what to try next, now that a trial is known."""

@@ -1,11 +1,6 @@
 """PCC Vivace (Dong et al., NSDI 2018), its latency utility: climbs the gradient of utility over the rate."""
 
-import math
-
-import numpy as np
-
-from autobyte.congestion.algos.trials import RateTrial, Trials
-from autobyte.congestion.paths import Interval
+from autobyte.congestion.algos.trials import LEAST_PER_S, RateTrial, TryingControl
 from autobyte.congestion.ranges import MBIT
 
 POWER, LATENCY, LOSS = 0.9, 900.0, 11.35  # sec. 4.1
@@ -13,8 +8,6 @@ STEP = 0.05  # of a trial
 RATE = 1.0  # Mbit/s per unit of gradient (θ0)
 BOUND, WIDER = 0.05, 0.1  # ω0 and δ: what a move may change of the rate
 NOISE = 0.01  # gradients of the round trip below it are taken for none
-FIRST_PER_S, LEAST_PER_S = 50.0, 2.0
-FIRST_S, PACKETS = 0.1, 10  # an interval: the first, and how many packets it has at least
 FASTER, SLOWER, START = 1, -1, 2  # kinds of trials
 
 
@@ -28,7 +21,7 @@ def utility(mbit: float, gradient: float, loss: float) -> float:
     return float(mbit**POWER - LATENCY * mbit * rise - LOSS * mbit * loss)
 
 
-class Vivace:
+class Vivace(TryingControl):
     """Two trials, one a little faster and one a little slower, and a step along the slope between them.
 
     Args:
@@ -36,30 +29,9 @@ class Vivace:
     """
 
     def __init__(self, *, seed: int = 0) -> None:
-        self.packets_per_s, self.window, self.interval_s = FIRST_PER_S, math.inf, FIRST_S
-        self._rng, self._trials = np.random.default_rng(seed), Trials(FIRST_PER_S)
-        self._base, self._best = FIRST_PER_S, -math.inf
-        self._queue: list[tuple[float, int]] = [(FIRST_PER_S, START)]  # rates to try, and what for
+        super().__init__(START, seed=seed)
         self._found: dict[int, float] = {}
         self._sign, self._same, self._widened = 0, 0, 0
-        self._round_trip_s = FIRST_S
-
-    def on_interval(self, interval: Interval) -> None:
-        """Begin the next trial, or send at the base until those under way are known."""
-        self.packets_per_s, kind = self._queue.pop(0) if self._queue else (self._base, 0)
-        self.interval_s = max(self._round_trip_s, PACKETS / self.packets_per_s)
-        self._trials.begin(interval.end_s, self.packets_per_s, kind=kind)
-
-    def on_ack(self, now_s: float, round_trip_s: float) -> None:
-        """Count it for the trial that it was sent in."""
-        self._round_trip_s = round_trip_s
-        for trial in self._trials.acked(now_s - round_trip_s, round_trip_s):
-            self._judge(trial)
-
-    def on_loss(self, now_s: float, sent_s: float) -> None:
-        """Count it for the trial that it was sent in."""
-        for trial in self._trials.lost(sent_s):
-            self._judge(trial)
 
     def _judge(self, trial: RateTrial) -> None:
         gained = utility(trial.packets_per_s / MBIT, trial.gradient, trial.loss)
