@@ -72,3 +72,17 @@ def alike(ours: Any, theirs: Any) -> dict[str, Any]:
     rows = [torch.empty_like(torch.from_numpy(ours)) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, torch.from_numpy(ours))
     return {"apart": float(np.abs(ours - theirs).max()), "ranks": all(torch.equal(row, rows[0]) for row in rows)}
+
+
+def noting() -> tuple[dict[str, str], Callable[[str, Callable[[], Any]], None]]:
+    """What calls have said, by a name, and a function that calls one and notes its error."""
+    said: dict[str, str] = {}
+
+    def refused(what: str, call: Callable[[], Any]) -> None:
+        try:
+            call()
+            said[what] = "nothing"
+        except Exception as error:
+            said[what] = f"{type(error).__name__}: {error}"
+
+    return said, refused

@@ -14,7 +14,8 @@ COVERED_BY = {
     "cli/profile.py cli/report.py cli/simulate.py",
     "cli/test_collect.py": "cli/fit.py nets/checkpoint.py nets/stored.py",
     "torch/exchange/test_training.py": "torch/exchange/admission.py",
-    "torch/exchange/test_exchange.py": "torch/exchange/listener.py torch/exchange/tallies.py",
+    "torch/exchange/test_exchange.py": "torch/exchange/listener.py torch/exchange/refusals.py "
+    "torch/exchange/tallies.py",
     "torch/exchange/test_rollcall.py": "torch/exchange/lookout.py",
     "cli/test_congestion.py": "congestion/record.py",
     "congestion/algos/test_algos.py": "congestion/algos/*",

@@ -1,6 +1,5 @@
 """The gradients of a step: which are complete, which never came, and when they may be used."""
 
-import gc
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -9,7 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
@@ -17,6 +15,7 @@ from autobyte.internals import is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
+from autobyte.torch.exchange import refusals
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.filling import Filling
 from autobyte.torch.exchange.flags import StepFlags
@@ -451,7 +450,7 @@ class Exchange:
                 count = passes[place] = passes[place] + 1
                 if count != accumulation:
                     if count > accumulation:
-                        raise self._too_many(name, count)
+                        raise refusals.too_many_passes(name, count, accumulation)
                     return
                 if progress.phase is not _OPEN:
                     self._begin()
@@ -467,12 +466,6 @@ class Exchange:
 
         return complete
 
-    def _too_many(self, name: str, passes: int) -> InputError:
-        return InputError(
-            f"parameter '{name}' got {passes} backward passes in a step of {self._accumulation}: say accumulation=, "
-            "or put all but the last into no_sync()"
-        )
-
     def _begin_once(self) -> None:
         """A bucket of the reducer's is about to travel."""
         with self._completing:
@@ -482,12 +475,9 @@ class Exchange:
 
     def _begin(self, *, joined: bool = False) -> None:
         if self._ahead:
-            raise InputError("a backward pass follows on clip_grad_…(): call step() before it, or zero_grad()")
+            raise refusals.after_clipping()
         if self._on_gpu and torch.cuda.is_current_stream_capturing():
-            raise InputError(
-                "gradients cannot travel from a CUDA graph, whose replays call no hooks: call backward() and step() "
-                "outside of torch.cuda.graph()"
-            )
+            raise refusals.in_a_graph()
         joining = joined or self._listener.begins()
         if self.reduction is None:
             self._begin_session()
@@ -582,16 +572,10 @@ class Exchange:
         for place, gradient, version in complete:
             parameter = self._travelling[place]
             if parameter.grad is not gradient or gradient._version != version:
-                raise InputError(
-                    f"the gradient of '{self._names[place]}' was changed between backward() and step(), while it "
-                    "travelled: " + _advice(parameter)
-                )
+                raise refusals.changed(self._names[place], parameter)
         for name, parameter in self._frozen.items():
             if parameter.grad is not None:
-                raise InputError(
-                    f"'{name}' was frozen when the optimizer was wrapped, and has a gradient now, which does not "
-                    "travel: close() this wrapper, and wrap the optimizer again after thawing parameters"
-                )
+                raise refusals.thawed(name)
 
     def _put(self, travelling: Iterable[_Complete]) -> None:
         """Lay gradients where the engine finds them."""
@@ -599,7 +583,7 @@ class Exchange:
         for place, gradient, _ in travelling:
             device, dtype = kinds[place]
             if gradient.dtype is not dtype or gradient.device != device:
-                raise self._of_another_kind(place, gradient)
+                raise refusals.of_another_kind(self._names[place], device, dtype, gradient)
             if leaves is not None:
                 leaves(self._names[place], gradient)
             try:
@@ -611,23 +595,3 @@ class Exchange:
                 )
             except InputError as error:
                 raise InputError(f"parameter '{self._names[place]}': {error}") from None
-
-    def _of_another_kind(self, place: int, gradient: Tensor) -> InputError:
-        name, (device, dtype) = self._names[place], self._kinds[place]
-        if gradient.device != device:
-            return InputError(f"parameter '{name}' has moved to {gradient.device}: move the model before wrapping it")
-        return InputError(
-            f"parameter '{name}' was {dtype} when the optimizer was wrapped, and its gradient is {gradient.dtype}: "
-            "convert the model before wrapping it, and leave grad_dtype as it is"
-        )
-
-
-def _advice(parameter: nn.Parameter) -> str:
-    """What to do where a gradient was changed while it travelled."""
-    for each in gc.get_objects():
-        if type(each) is DistributedDataParallel and any(parameter is other for other in each.parameters()):
-            return "the model is in DistributedDataParallel, too, which averages gradients itself: use one of the two"
-    return (
-        "call this optimizer's clip_grad_norm_() or clip_grad_value_() in place of torch's, and synchronize() before "
-        "unscaling or replacing gradients"
-    )

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import torch
-from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of
+from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of, noting
 from keras_ranks import load
 
 import autobyte.keras as ab
@@ -274,15 +274,7 @@ def overlap(rank: int) -> dict[str, float]:
 
 def refusals(rank: int) -> Any:
     """What cannot be used is one line, on every rank, and nothing is left under way."""
-    said: dict[str, str] = {}
-
-    def refused(what: str, call: Any) -> None:
-        try:
-            call()
-            said[what] = "nothing"
-        except Exception as error:
-            said[what] = f"{type(error).__name__}: {error}"
-
+    said, refused = noting()
     model = make_model(0)
     refused("not compiled", lambda: ab.distribute(model))
     refused("not built", lambda: ab.distribute(compiled(keras.Sequential([keras.layers.Dense(2)]), "sgd")))

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import torch
-from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of
+from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of, noting
 
 import autobyte.keras as ab
 
@@ -60,15 +60,7 @@ def saved(rank: int) -> Any:
 
 def refusals(rank: int) -> Any:
     """One line each, before ranks wait for each other."""
-    said: dict[str, str] = {}
-
-    def refused(what: str, call: Any) -> None:
-        try:
-            call()
-            said[what] = "nothing"
-        except Exception as error:
-            said[what] = f"{type(error).__name__}: {error}"
-
+    said, refused = noting()
     model = make_model(0)
     refused("tape", lambda: ab.DistributedGradientTape(None))
     refused("jit", lambda: ab.distribute(compiled(model, "sgd", jit_compile=True)))
