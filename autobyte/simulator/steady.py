@@ -17,7 +17,8 @@ SETTLING, STEPS = 8, 24  # where workers differ: steps that do not count, and al
 def settled(plan: Plan, *, effects: Effects = PLAIN) -> Simulation:
     """Run a plan until its last step is a steady one, without anything that is drawn at random.
 
-    Identical workers at constant rates repeat their first step for ever; others settle first.
+    Identical workers at constant rates repeat their first step for ever; others settle first. Where those clip, the
+    last step but one is the steady one.
     """
     iterations = 1 if all_alike(plan.job.cluster) else STEPS + plan.job.clips
     return kernel.simulate(plan, iterations=iterations, effects=effects.calm())
