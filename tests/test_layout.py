@@ -17,8 +17,10 @@ COVERED_BY = {
     "torch/exchange/test_exchange.py": "torch/exchange/listener.py torch/exchange/refusals.py "
     "torch/exchange/tallies.py",
     "torch/exchange/test_rollcall.py": "torch/exchange/lookout.py",
-    "cli/test_congestion.py": "congestion/record.py",
+    "cli/test_congestion.py": "congestion/datapath/beside.py congestion/record.py",
     "congestion/algos/test_algos.py": "congestion/algos/*",
+    "congestion/datapath/test_measure.py": "congestion/datapath/tunnel.py",
+    "congestion/datapath/test_outgoing.py": "congestion/datapath/incoming.py congestion/datapath/wire.py",
     "comparison/test_oracle.py": "comparison/contest.py comparison/truth.py comparison/verdict.py",
     "comparison/test_overview.py": "comparison/panels/cost.py",
     "comparison/test_page.py": "comparison/outcome.py comparison/panels/timeline.py comparison/repeat.py "

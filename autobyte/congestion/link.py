@@ -24,14 +24,22 @@ from autobyte.congestion.paths import (
 
 
 class Congestion(Protocol):
-    """Decides how fast a flow sends: `packets_per_s` is its pace, `window` the packets in flight; both may be inf.
+    """Decides how fast a flow sends."""
 
-    `interval_s` is the length of the next monitor interval; inf for an algorithm that needs none.
-    """
+    @property
+    def packets_per_s(self) -> float:
+        """Its pace; inf if only the window bounds it."""
+        ...
 
-    packets_per_s: float
-    window: float
-    interval_s: float
+    @property
+    def window(self) -> float:
+        """Packets that may be in flight; inf if only the pace bounds it."""
+        ...
+
+    @property
+    def interval_s(self) -> float:
+        """Length of the next monitor interval; inf for an algorithm that needs none."""
+        ...
 
     def on_ack(self, now_s: float, round_trip_s: float) -> None:
         """A packet arrived."""
@@ -65,7 +73,7 @@ class SteadyPace:
 
 
 @dataclass(kw_only=True)
-class Tally:
+class FlowCounts:
     """What a sender learns, counted for the interval and in all, and told to its congestion control."""
 
     began_s: float = 0.0
@@ -105,7 +113,7 @@ class Tally:
 
 
 @dataclass
-class Flow(Tally):
+class Flow(FlowCounts):
     """A sender: what is under way, and what it counted since its interval began."""
 
     route: Route

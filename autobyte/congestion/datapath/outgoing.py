@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from autobyte.congestion.link import Congestion, Tally
+from autobyte.congestion.link import Congestion, FlowCounts
 from autobyte.congestion.paths import Interval
 
 REORDERED = 3  # later packets that are acknowledged before one counts as lost
@@ -33,7 +33,7 @@ class Outgoing:
 
     control: Congestion
     chunks: Callable[[int, float], bool]
-    tally: Tally = field(default_factory=Tally)
+    tally: FlowCounts = field(default_factory=FlowCounts)
     under_way: dict[int, tuple[int, float]] = field(default_factory=dict)  # by number: chunk, when it left
     again: deque[int] = field(default_factory=deque)  # chunks that were lost
     number: int = 0  # of the next packet

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -63,7 +63,7 @@ class Hop:
 
 
 @dataclass
-class Carried:
+class RelayCounts:
     """What a relay did.
 
     Args:
@@ -99,7 +99,7 @@ class Pipe:
     """Packets on their way, each with the time at which it is due; no descriptor, no clock."""
 
     hop: Hop
-    carried: Carried = field(default_factory=Carried)
+    carried: RelayCounts = field(default_factory=RelayCounts)
     away: deque[tuple[float, bytes]] = field(default_factory=deque)  # to the other side
     back: deque[tuple[float, bytes]] = field(default_factory=deque)
     _in_line: deque[float] = field(default_factory=deque)  # when each packet in queue and service has been served
@@ -132,7 +132,7 @@ class Pipe:
         return min(self.away[0][0] if self.away else math.inf, self.back[0][0] if self.back else math.inf)
 
 
-def carry(this: int, other: int, stop: int, hop: Hop) -> Carried:
+def carry(this: int, other: int, stop: int, hop: Hop) -> RelayCounts:
     """Carry packets between two descriptors until a third one can be read.
 
     Args:
@@ -171,7 +171,7 @@ def _packets(side: int) -> Iterator[bytes]:
             continue
 
 
-def _release(packets: deque[tuple[float, bytes]], side: int, carried: Carried) -> int:
+def _release(packets: deque[tuple[float, bytes]], side: int, carried: RelayCounts) -> int:
     """Let packets leave that are due; how many did."""
     released, now_s = 0, time.monotonic()
     while packets and packets[0][0] <= now_s:
@@ -187,7 +187,7 @@ def _release(packets: deque[tuple[float, bytes]], side: int, carried: Carried) -
 
 
 @contextmanager
-def relaying(this: int, other: int, hop: Hop) -> Iterator[Carried]:
+def relaying(this: int, other: int, hop: Hop) -> Iterator[RelayCounts]:
     """Carry packets in a process of its own, for as long as the block lasts; what it did is known after that.
 
     Args:
@@ -199,7 +199,7 @@ def relaying(this: int, other: int, hop: Hop) -> Iterator[Carried]:
         AutoByteError: the process does not start, or ends too soon.
     """
     words = [sys.executable, "-m", __name__, str(this), str(other), json.dumps(asdict(hop))]
-    carried = Carried()
+    carried = RelayCounts()
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(this, other), text=True
     ) as process:
@@ -220,12 +220,26 @@ def relaying(this: int, other: int, hop: Hop) -> Iterator[Carried]:
                 process.kill()
 
 
+@contextmanager
+def urgent() -> Iterator[None]:
+    """Let the calling thread go before others that compute, where that is allowed, as the interrupts of a link do."""
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, *before)
+
+
 def main(words: list[str]) -> None:
     """The process: two descriptors and a hop as JSON; `ready` when it begins, what it did when its input ends."""
     values: dict[str, Any] = json.loads(words[2])
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    carried = carry(int(words[0]), int(words[1]), sys.stdin.fileno(), Hop(**values))
+    with urgent():
+        carried = carry(int(words[0]), int(words[1]), sys.stdin.fileno(), Hop(**values))
     sys.stdout.write(json.dumps(asdict(carried)))
 
 

@@ -1,4 +1,4 @@
-"""The two ends of a transfer over UDP: `send` paces and retransmits, `receive` acknowledges; each wait has a limit."""
+"""The two ends of a transfer over UDP: `send` paces and sends again, `receive` acknowledges; each wait is limited."""
 
 import contextlib
 import errno
@@ -48,7 +48,7 @@ LINGER_S = 0.5  # that the receiver answers a sender that has not heard of its e
 Source = Callable[[int, float], memoryview | None]  # the bytes of a chunk, or None after the last
 
 
-class PeerGone(AutoByteError):
+class PeerGone(AutoByteError):  # noqa: N818 - the name says what happened
     """The other end does not answer."""
 
 
@@ -327,9 +327,7 @@ class _Receiver:
             self._sock.sendto(message, self._peer)
 
 
-def _ask(
-    sock: socket.socket, question: bytes, kind: bytes, transfer: int, timeout_s: float, silent: str
-) -> bytes:
+def _ask(sock: socket.socket, question: bytes, kind: bytes, transfer: int, timeout_s: float, silent: str) -> bytes:
     """Send a message until an answer of this kind comes.
 
     Raises:

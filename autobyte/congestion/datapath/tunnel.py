@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from autobyte.congestion.datapath.relay import Carried, Hop, relaying
+from autobyte.congestion.datapath.relay import Hop, RelayCounts, relaying
 from autobyte.congestion.paths import PACKET_BYTES
 from autobyte.testbed.namespaces import (
     TestbedError,
@@ -42,7 +42,7 @@ class Tunnel:
     """
 
     names: tuple[str, str]
-    carried: Carried
+    carried: RelayCounts
 
     def inside(self, host: int) -> AbstractContextManager[None]:
         """Let the calling thread be in a host: sockets and processes that it makes are there, and stay there."""
@@ -65,13 +65,13 @@ def tunnel(hop: Hop) -> Iterator[Tunnel]:
     owner = new_owner()
     names = (f"{owner}-h0", f"{owner}-h1")
     with contextlib.ExitStack() as stack:
-        sides = []
+        sides: list[int] = []
         for name, address in zip(names, ADDRESSES, strict=True):
             create(name)
             stack.callback(remove, name)
             sides.append(_device(name, address))
             stack.callback(os.close, sides[-1])
-        yield Tunnel(names, stack.enter_context(relaying(*sides, hop)))
+        yield Tunnel(names, stack.enter_context(relaying(sides[0], sides[1], hop)))
 
 
 def _device(name: str, address: str) -> int:
