@@ -232,8 +232,8 @@ def bench(
     from autobyte.congestion.ranges import parse_loss
     from autobyte.congestion.record import SHOWN
     from autobyte.congestion.sharing import means, share_link
-    from autobyte.errors import InputError
-    from autobyte.testbed.namespaces import TestbedError, check_right
+    from autobyte.errors import InputError, MissingExtra
+    from autobyte.testbed.namespaces import TestbedError, check_right, pyroute2
     from autobyte.units import parse_rate, parse_seconds
 
     link = Bottleneck(RateProfile.steady(parse_rate(rate, what="rate") / PACKET_BYTES), queue, parse_loss(loss))
@@ -247,7 +247,8 @@ def bench(
     elif set(names) & set(KERNEL):
         try:
             check_right()
-        except TestbedError as error:
+            pyroute2()
+        except (TestbedError, MissingExtra) as error:
             if algorithms:
                 raise
             names, left_out = list(ALGORITHMS), str(error)
