@@ -118,8 +118,8 @@ class Outgoing:
         return self.open
 
 
-def coarse(over: Interval) -> Interval:
-    """An interval as a control may take it, on a machine that answers a little late now and then."""
-    if not over.round_trip_s < GRAIN_S:
-        return replace(over, least_round_trip_s=max(over.least_round_trip_s, GRAIN_S))
-    return replace(over, round_trip_s=GRAIN_S, gradient=0.0, least_round_trip_s=GRAIN_S)
+def coarse(over: Interval, *, grain_s: float = GRAIN_S) -> Interval:
+    """An interval as a control may take it: round trips below the grain count alike."""
+    if not over.round_trip_s < grain_s:
+        return replace(over, least_round_trip_s=max(over.least_round_trip_s, grain_s))
+    return replace(over, round_trip_s=grain_s, gradient=0.0, least_round_trip_s=grain_s)

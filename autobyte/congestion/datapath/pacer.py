@@ -12,7 +12,6 @@ from autobyte.congestion.service import Service
 from autobyte.errors import AutoByteError, InputError
 from autobyte.units import parse_rate
 
-LEAST_S = 0.01  # between two looks at a connection: it costs tens of microseconds
 EXAMPLES = "mocc:throughput=0.8,latency=0.1,loss=0.1, or rate:1Gbit"
 
 
@@ -56,7 +55,7 @@ def _keep_pacing(pacings: list[TcpPacing], begun_s: float) -> None:
         now_s = time.monotonic() - begun_s
         for pacing in [each for each, due_s in due.items() if due_s <= now_s]:
             try:
-                due[pacing] = max(pacing.step(now_s), now_s + LEAST_S)
+                due[pacing] = pacing.step(now_s)
             except (AutoByteError, OSError):  # it is closed
                 del due[pacing]
         time.sleep(max(0.0, min(due.values(), default=0.0) - (time.monotonic() - begun_s)))

@@ -76,7 +76,7 @@ class Doubling:
 
     def on_interval(self, interval: Interval) -> None:
         self.told.append(interval)
-        self.packets_per_s = min(2 * self.packets_per_s, 320.0)
+        self.packets_per_s = min(2 * self.packets_per_s, 1000.0)
 
 
 def test_a_control_paces_a_connection(connection) -> None:
@@ -86,8 +86,8 @@ def test_a_control_paces_a_connection(connection) -> None:
     pacing = TcpPacing(sender, control, now_s=0.0)
     nbytes = sent_in(sender, 0.6, pacing.step)
     segment = TcpCounts.of(sender).segment_bytes  # it grows at the start
-    assert pacing.bytes_per_s == 320.0 * segment
-    assert nbytes < 0.65 * 320 * segment
+    assert pacing.bytes_per_s == 1000.0 * segment
+    assert nbytes < 0.65 * 1000 * segment
     assert len(control.told) > 5
     assert all(one.end_s == two.start_s for one, two in zip(control.told, control.told[1:], strict=False))
     assert any(one.sent > 0 for one in control.told)
