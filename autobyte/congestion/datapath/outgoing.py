@@ -15,6 +15,7 @@ from autobyte.congestion.paths import Interval
 REORDERED = 3  # later packets that are acknowledged before one counts as lost
 SILENCE_S, SILENCE = 0.2, 3.0  # without a word until all is lost: at least, and in round trips
 GRAIN_S = 0.002  # shorter round trips all count as this long: what they differ by is how busy the machine is
+JITTER_S = 0.001  # by which a mean may exceed the shortest of an interval for the same reason
 LEAP, LEAP_S = 4, 0.005  # what may leave at once to make up for a late start: packets, or what the pace allows
 
 
@@ -44,6 +45,7 @@ class Outgoing:
     _next_s: float = 0.0  # when the pace allows a packet
     _heard_s: float = 0.0
     _round_trip_s: float = SILENCE_S
+    _shortest_s: float = math.inf  # round trip of the interval
 
     @property
     def done(self) -> bool:
@@ -78,6 +80,7 @@ class Outgoing:
         _, sent_s = self.under_way.pop(number)
         self.delivered += 1
         self._heard_s, self._round_trip_s = now_s, now_s - sent_s
+        self._shortest_s = min(self._shortest_s, now_s - sent_s)
         self.tally.acknowledge(self.control, now_s, sent_s)
         while self._oldest <= number - REORDERED:
             if self._oldest in self.under_way:
@@ -101,8 +104,11 @@ class Outgoing:
         return self.tally.began_s + self.control.interval_s
 
     def next_interval(self, now_s: float) -> Interval:
-        """End the monitor interval."""
-        over = coarse(self.tally.finish(now_s))
+        """End the monitor interval; of its mean round trip, up to a millisecond is taken to be the machine's."""
+        over, shortest_s = self.tally.finish(now_s), self._shortest_s
+        if over.acked:
+            over = replace(over, round_trip_s=max(shortest_s, over.round_trip_s - JITTER_S))
+        over, self._shortest_s = coarse(over), math.inf
         self.control.on_interval(over)
         return over
 
