@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autobyte.congestion.datapath.incoming import AHEAD, Incoming
-from autobyte.congestion.datapath.outgoing import GRAIN_S, SILENCE_S, Outgoing, coarse
+from autobyte.congestion.datapath.outgoing import GRAIN_S, JITTER_S, SILENCE_S, Outgoing, coarse
 from autobyte.congestion.datapath.wire import ACK, HEAD, acknowledged, acknowledgement, headed
 from autobyte.congestion.link import SteadyPace
 from autobyte.congestion.paths import Interval
@@ -116,3 +116,15 @@ def test_round_trips_below_the_grain_of_this_machine_count_alike() -> None:
     long = Interval(0.0, 0.1, 9, 9, 0, 0.07, 0.3, 0.05)
     assert coarse(long) == long
     assert coarse(Interval(0.0, 0.01, 9, 0, 0, math.nan, 0.0, math.inf)).least_round_trip_s == math.inf
+
+
+def test_of_a_mean_round_trip_a_millisecond_is_the_machines() -> None:
+    for late_s, told_s in ((0.0004, 0.05), (0.006, 0.05 + 0.003 - JITTER_S)):
+        out = sender(2)
+        out.depart(0.0)
+        out.depart(0.001)
+        out.arrived(0.05, 0)
+        out.arrived(0.051 + late_s, 1)
+        over = out.next_interval(0.06)
+        assert over.round_trip_s == pytest.approx(told_s)
+        assert over.least_round_trip_s == pytest.approx(0.05)
