@@ -79,6 +79,7 @@ def test_bench_measures_beside_the_simulation(
     assert 0 < row["measured"]["utilisation"] <= 1.05
     assert row["measured"]["others_cores"] >= 0
     monkeypatch.setattr("autobyte.congestion.datapath.beside.LATE", 0.0)
+    monkeypatch.setattr("autobyte.congestion.datapath.beside.TRIES", 1)
     assert run(["congestion", *words, "--algorithms", "bbr"]) == 2
     assert "ms late: this machine is too slow or too busy for this link" in capsys.readouterr().err
     monkeypatch.setattr("os.geteuid", lambda: 1000)
