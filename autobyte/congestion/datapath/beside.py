@@ -36,7 +36,7 @@ def run_beside(
         `others_cores`, what other processes used meanwhile.
 
     Raises:
-        AutoByteError: the relay does not keep up in any try, or there is no right to make network namespaces for `KERNEL`.
+        AutoByteError: the relay does not keep up in any try, or `KERNEL` has no right to make network namespaces.
         InputError: no such control.
     """
     with OtherLoad() as others:
