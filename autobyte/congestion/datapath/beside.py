@@ -14,7 +14,7 @@ from autobyte.errors import AutoByteError
 from autobyte.testbed.load import OtherLoad
 
 KERNEL = {"kernel-cubic": "cubic", "kernel-bbr": "bbr"}  # TCP of the kernel, which simulates nothing
-LATE = 0.05  # of a round trip without a queue: a relay that is later is another link
+LATE = 0.02  # of a round trip without a queue: a relay that is later is another link
 TRIES = 3  # of a run whose relay is late
 
 
