@@ -208,7 +208,7 @@ loops: .venv/test
 	$(BIN)/python tests/benchmarks/loops.py
 
 # Remove files of docs/data/frontends to measure them again
-FRONTENDS := --hosts 4 --rate 1Gbit --compute 0.3s --repeats 1 --steps 20 --real-time --out docs/data/frontends
+FRONTENDS := --hosts 4 --rate 1Gbit --compute 0.3s --windows 4 --repeats 1 --steps 20 --real-time --out docs/data/frontends
 keras: .venv/test
 	$(BIN)/autobyte bench --frontend keras-tf --model vgg16,resnet50 $(FRONTENDS)
 	$(BIN)/python tools/frontend_tables.py

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-Spec = dict[str, Any]  # model, scales, way, engine, warmup, steps, workers
+from autobyte.torch.tuning.report import Report
+
+Spec = dict[str, Any]  # model, scales, way, engine, tuner, windows, warmup, steps, workers
 
 
 def begin() -> None:
@@ -17,18 +19,27 @@ def begin() -> None:
     dist.init_process_group("gloo")
 
 
-def told(steps_s: Sequence[float]) -> None:
-    """Print the steps of the rank whose median is largest (s), on rank 0, as a line of JSON. Collective."""
+def chosen(spec: Spec) -> dict[str, Any]:
+    """What AutoByte is told of how gradients travel."""
+    return {"engine": spec["engine"], "tuner": spec["tuner"], "budget": spec["windows"], "keep": None}
+
+
+def told(steps_s: Sequence[float], report: Report | None = None) -> None:
+    """Print the steps of the slowest rank by its median (s), and AutoByte's config. Collective.
+
+    Rank 0 prints a line of JSON.
+    """
     ranks = [torch.empty(len(steps_s), dtype=torch.float64) for _ in range(dist.get_world_size())]
     dist.all_gather(ranks, torch.tensor(steps_s, dtype=torch.float64))
     slowest = max(ranks, key=lambda rank: float(rank.quantile(0.5)))
     if dist.get_rank() == 0:
-        sys.stdout.write(json.dumps({"steps_s": slowest.tolist()}) + "\n")
+        config = None if report is None else report.config.to_json()
+        sys.stdout.write(json.dumps({"steps_s": slowest.tolist(), "config": config}) + "\n")
         sys.stdout.flush()
     dist.barrier()  # nobody leaves before the others have heard
 
 
-def steps_of(output: str) -> list[float]:
-    """The times that `told` has printed among what else a rank wrote (s)."""
-    (found,) = [json.loads(line)["steps_s"] for line in output.splitlines() if line.startswith('{"steps_s"')]
-    return list(found)
+def told_by(output: str) -> dict[str, Any]:
+    """What `told` has printed among what else a rank wrote: `steps_s` (s), and `config`."""
+    (found,) = [json.loads(line) for line in output.splitlines() if line.startswith('{"steps_s"')]
+    return dict(found)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autobyte.bench.bench import BUCKETS_MIB, Cell, Progress, entry, measure
-from autobyte.bench.front_rank import steps_of
+from autobyte.bench.front_rank import told_by
 from autobyte.bound import bound_s
 from autobyte.errors import MissingExtra, unknown
 from autobyte.scheduler.policies.ddp import DEFAULT_MIB
@@ -22,6 +22,7 @@ from autobyte.torch.arguments import SERVED
 from autobyte.units import format_rate
 
 WARMUP = 20  # steps that do not count: AutoByte measures layers and plans in them
+SEARCHED = 13  # steps of a window of a search, the switch to its config included
 TIMEOUT_S, TIMEOUT_PER_STEP_S = 120.0, 5.0  # of a launch
 TRIES = 2  # of a launch
 PORT = 29600  # where TensorFlow's workers listen
@@ -30,6 +31,9 @@ NEEDED = {
     "mxnet": "MXNet: `make mxnet` makes .venv-mxnet; run .venv-mxnet/bin/python -m autobyte bench",
     "byteps": "BytePS: `make byteps` makes .venv-byteps; run .venv-byteps/bin/python -m autobyte bench",
 }
+
+
+Run = dict[str, Any]  # `steps_s`, and AutoByte's `config` in them
 
 
 class Way(NamedTuple):
@@ -119,6 +123,8 @@ def compared(
     name: str,
     engine: str,
     *,
+    tuner: str,
+    windows: int,
     steps: int,
     repeats: int,
     progress: Progress = lambda done, total, what: None,
@@ -129,6 +135,8 @@ def compared(
         cell: model and links.
         name: of the front end.
         engine: that AutoByte moves blocks by.
+        tuner: that finds AutoByte's config, anew in every repeat.
+        windows: of ten steps, that it has.
         steps: measured, of every way in every repeat.
         repeats: of everything.
         progress: shows how far it is.
@@ -142,31 +150,30 @@ def compared(
     """
     front = check(name, engine)
     run = _by_cell if front.program is None else _by_launches
-    steps_s, warnings = run(cell, front, engine, steps, repeats, progress)
+    settings = {"engine": engine, "tuner": tuner, "windows": windows, "steps": steps}
+    runs, warnings = run(cell, front, settings, repeats, progress)
     return {
         "frontend": name,
         "engine": engine,
         "cell": asdict(cell),
         "emulated": cell.describe(),
         "warning": "; ".join(warnings),
-        "rows": rows(cell, front, engine, steps_s),
+        "rows": rows(cell, front, engine, runs),
     }
 
 
-def rows(
-    cell: Cell, front: FrontEnd, engine: str, steps_s: Mapping[str, Sequence[Sequence[float]]]
-) -> list[dict[str, Any]]:
+def rows(cell: Cell, front: FrontEnd, engine: str, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
     """Medians of the repeats' medians, beside the bound and the fastest of the framework's own ways.
 
     Args:
         cell: model and links.
         front: whose ways these are.
         engine: of AutoByte.
-        steps_s: by way, of every repeat (s).
+        runs: by way, of every repeat.
     """
     made: list[dict[str, Any]] = []
-    for name, runs in steps_s.items():
-        way, medians = front.ways[name], [float(np.median(run)) for run in runs]
+    for name, repeats in runs.items():
+        way, medians = front.ways[name], [float(np.median(run["steps_s"])) for run in repeats]
         served = engine in SERVED if way.served is None else way.served
         least_s = bound_s(cell.job(servers=served, wire_dtype=None))
         step_s = float(np.median(medians))
@@ -181,40 +188,39 @@ def rows(
                 "step_high_s": max(medians),
                 "bound_s": least_s,
                 "over_bound": step_s / least_s,
+                "config": repeats[-1].get("config"),
             }
         )
     fastest_s = min((row["step_s"] for row in made if row["own"]), default=None)
     return [row | {"speedup": None if fastest_s is None else fastest_s / row["step_s"]} for row in made]
 
 
-Measured = tuple[dict[str, list[list[float]]], list[str]]  # steps by way (s), and what makes them doubtful
+Measured = tuple[dict[str, list[Run]], list[str]]  # by way, and what makes them doubtful
 
 
-def _by_launches(cell: Cell, front: FrontEnd, engine: str, steps: int, repeats: int, progress: Progress) -> Measured:
+def _by_launches(cell: Cell, front: FrontEnd, settings: dict[str, Any], repeats: int, progress: Progress) -> Measured:
     """A launch for every way: a process has one framework in one state."""
-    steps_s: dict[str, list[list[float]]] = {name: [] for name in front.ways}
+    runs: dict[str, list[Run]] = {name: [] for name in front.ways}
     again: list[str] = []
     with Testbed(cell.hosts, rate=cell.rate) as testbed:
         unsound = sum(not link.sound for link in measure_links(testbed))
+        common = {
+            "model": cell.model,
+            "scales": {"time": cell.time_scale, "size": cell.size_scale},
+            "workers": [f"{testbed.address(host)}:{PORT}" for host in range(cell.hosts)],
+        }
         with OtherLoad() as others:
             for repeat in range(repeats):
                 for done, (name, way) in enumerate(front.ways.items()):
                     progress(repeat * len(front.ways) + done, repeats * len(front.ways), way.title)
-                    spec = {
-                        "model": cell.model,
-                        "scales": {"time": cell.time_scale, "size": cell.size_scale},
-                        "way": name,
-                        "engine": engine,
-                        "warmup": WARMUP,
-                        "steps": steps,
-                        "workers": [f"{testbed.address(host)}:{PORT}" for host in range(cell.hosts)],
-                    }
-                    steps_s[name].append(_launched(testbed, str(front.program), spec, again.append))
-    return steps_s, [*_doubts(cell, others.cores, unsound), *again]
+                    searching = 0 if way.own else SEARCHED * settings["windows"] + WARMUP
+                    spec = {**common, **settings, "way": name, "warmup": WARMUP + searching}
+                    runs[name].append(_launched(testbed, str(front.program), spec, again.append))
+    return runs, [*_doubts(cell, others.cores, unsound), *again]
 
 
-def _launched(testbed: Testbed, program: str, spec: dict[str, Any], failed: Callable[[str], object]) -> list[float]:
-    """Steps of one way (s); a launch that fails is tried once more, and that is said."""
+def _launched(testbed: Testbed, program: str, spec: dict[str, Any], failed: Callable[[str], object]) -> Run:
+    """What one way's ranks tell; a launch that fails is tried once more, and that is said."""
     command = [sys.executable, "-m", program, json.dumps(spec)]
     timeout_s = TIMEOUT_S + TIMEOUT_PER_STEP_S * (spec["warmup"] + spec["steps"])
     for _ in range(TRIES - 1):
@@ -225,22 +231,23 @@ def _launched(testbed: Testbed, program: str, spec: dict[str, Any], failed: Call
     return _run(testbed, command, timeout_s)
 
 
-def _run(testbed: Testbed, command: Sequence[str], timeout_s: float) -> list[float]:
+def _run(testbed: Testbed, command: Sequence[str], timeout_s: float) -> Run:
     env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with testbed.start(command, env=env) as launch:
-        return steps_of(launch.wait(timeout_s=timeout_s)[0].output)
+        return told_by(launch.wait(timeout_s=timeout_s)[0].output)
 
 
-def _by_cell(cell: Cell, front: FrontEnd, engine: str, steps: int, repeats: int, progress: Progress) -> Measured:
+def _by_cell(cell: Cell, front: FrontEnd, settings: dict[str, Any], repeats: int, progress: Progress) -> Measured:
     """PyTorch's ways: one launch for all of a repeat."""
     wanted = [entry("ddp", "ddp", "allreduce", None, bucket_mib=bucket) for bucket in BUCKETS_MIB]
-    wanted.append(entry("autobyte", "autobyte", engine, None, policy="bytescheduler"))
-    found = [row for _ in range(repeats) for row in measure(cell, wanted, steps=steps, progress=progress)]
-    by_bucket: dict[int, list[list[float]]] = {}
+    how = {"policy": "bytescheduler", "tuner": settings["tuner"], "windows": settings["windows"]}
+    wanted.append(entry("autobyte", "autobyte", settings["engine"], None, **how))
+    found = [row for _ in range(repeats) for row in measure(cell, wanted, steps=settings["steps"], progress=progress)]
+    by_bucket: dict[int, list[Run]] = {}
     for row in found:
-        by_bucket.setdefault(row.get("bucket_mib", 0), []).append(row["steps_s"])
+        by_bucket.setdefault(row.get("bucket_mib", 0), []).append(row)
     ours = by_bucket.pop(0)
-    best = min(by_bucket.values(), key=lambda runs: float(np.median([np.median(run) for run in runs])))
+    best = min(by_bucket.values(), key=lambda runs: float(np.median([np.median(run["steps_s"]) for run in runs])))
     doubts = _doubts(cell, max(row["other_cores"] for row in found), max(row["unsound_links"] for row in found))
     return {"ddp-default": by_bucket[DEFAULT_MIB], "ddp-best": best, "autobyte": ours}, doubts
 

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autobyte.bench.front_rank import Spec, begin, told
+from autobyte.bench.front_rank import Spec, begin, chosen, told
 from autobyte.job import Layer
+from autobyte.torch.tuning.report import Report
 
 
 def main(text: str) -> None:
@@ -33,24 +34,24 @@ def main(text: str) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(4)
     count = spec["warmup"] + spec["steps"]
-    began = _by_strategy(spec, count) if spec["way"] == "strategy" else _by_fit(spec, count)
-    told([after - before for before, after in pairwise(began)][spec["warmup"] :])
+    began, report = (_by_strategy(spec, count), None) if spec["way"] == "strategy" else _by_fit(spec, count)
+    told([after - before for before, after in pairwise(began)][spec["warmup"] :], report)
 
 
-def _by_fit(spec: Spec, count: int) -> list[float]:
-    """When the steps of `fit` begin, and one more (s)."""
+def _by_fit(spec: Spec, count: int) -> tuple[list[float], Report | None]:
+    """When the steps of `fit` begin, and one more (s); what AutoByte reports."""
     import keras  # noqa: PLC0415
     import tensorflow as tf  # noqa: PLC0415
 
     model = _compiled(spec)
-    _wrap(model, spec)
+    wrapped = _wrap(model, spec)
     began: list[float] = []
     clock = keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda _, logs=None: began.append(time.perf_counter())
     )
     batches = tf.data.Dataset.from_tensors((np.zeros((1, 1), "float32"), np.zeros((1, 1), "float32"))).repeat()
     model.fit(batches, steps_per_epoch=count + 1, verbose=0, shuffle=False, callbacks=[clock])
-    return began
+    return began, None if wrapped is None else wrapped.report()
 
 
 def _by_strategy(spec: Spec, count: int) -> list[float]:
@@ -139,14 +140,14 @@ def _sleeping(layer: Layer) -> Any:
     return EmulatedKerasLayer()
 
 
-def _wrap(model: Any, spec: Spec) -> None:
+def _wrap(model: Any, spec: Spec) -> Any:
     """Let the optimizer average: AutoByte's way, or in one call when all gradients are computed."""
     if spec["way"] == "after":
         _average_after_backward(model.optimizer)
-        return
+        return None
     import autobyte.keras as ab  # noqa: PLC0415
 
-    ab.distribute(model, engine=spec["engine"], keep=None, cross_step=spec["way"] == "crossing")
+    return ab.distribute(model, cross_step=spec["way"] == "crossing", **chosen(spec))
 
 
 def _average_after_backward(optimizer: Any) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST_DILATION = 100
 SIZE_SCALE, COMPUTE, RATIOS = "auto", "0.6s", "0.5,1,2"  # unless another is given
-WIRE, WINDOWS, ENGINE = "fp32,bf16", 8, "allreduce"  # likewise
+WIRE, ENGINE = "fp32,bf16", "allreduce"  # likewise
 AUTO_RATIO = 1.1  # wire time over compute that `--size-scale auto` aims at, on the fastest link
 
 
@@ -59,7 +59,7 @@ def bench(
             "--tuner", help="the tuner that finds the config of autobyte-tuned; with --gpu several: twin,metanet"
         ),
     ] = "",
-    windows: Annotated[int, typer.Option("--windows", help="windows of ten steps that the tuner has")] = WINDOWS,
+    windows: Annotated[int, typer.Option("--windows", help="windows of ten steps that the tuner has")] = 8,
     steps: Annotated[int, typer.Option("--steps", help="measured steps of every scheduler in every repeat")] = 10,
     repeats: Annotated[
         int, typer.Option("--repeats", help="repeats of everything; the tuner searches in the first one")
@@ -167,8 +167,8 @@ def bench(
         frontend,
         {
             "--gpu and --rehearse": real, "--clip": clip is not None, "--policies": bool(policies),
-            "--dilate": dilate != 1, "--calibration": calibration is not None, "--tuner": bool(tuner),
-            "--windows": windows != WINDOWS, "--wire": wire != WIRE, "--plugin": bool(plugin),
+            "--dilate": dilate != 1, "--calibration": calibration is not None, "--wire": wire != WIRE,
+            "--plugin": bool(plugin),
         },
         engine=engine,
     )  # fmt: skip
@@ -208,9 +208,8 @@ def bench(
             for name in (model or "vgg16").split(",")
             for each in rates
         ]
-        return bench_front_end(
-            cells_of_it, frontend, engine, steps=steps, repeats=repeats, out=out, real_time=real_time, json=json
-        )
+        how = {"tuner": tuners[0], "windows": windows, "steps": steps, "repeats": repeats}
+        return bench_front_end(cells_of_it, frontend, engine, settings=how, out=out, real_time=real_time, json=json)
     names = [part.strip() for part in policies.split(",") if part.strip()]
     for name in names:
         Entrant(name)  # known?

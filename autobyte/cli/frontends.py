@@ -13,8 +13,7 @@ def bench_front_end(
     name: str,
     engine: str,
     *,
-    steps: int,
-    repeats: int,
+    settings: dict[str, Any],
     out: Path | None,
     real_time: bool,
     json: bool,
@@ -25,7 +24,7 @@ def bench_front_end(
         cells: models and links.
         name: of the front end.
         engine: that AutoByte moves blocks by.
-        steps, repeats: of every way.
+        settings: tuner, windows, steps and repeats, as `compared` has them.
         out: a folder for the outcomes as JSON; what it holds is not measured again.
         real_time: whether ranks have real-time priority.
         json: whether one JSON object is printed, instead of tables.
@@ -42,7 +41,7 @@ def bench_front_end(
     check(name, engine)
     outcomes = []
     for cell in cells:
-        outcomes.append(_kept(cell, name, engine, steps=steps, repeats=repeats, out=out, real_time=real_time))
+        outcomes.append(_kept(cell, name, engine, settings, out=out, real_time=real_time))
         if not json:
             _show(outcomes[-1])
     if json:
@@ -51,7 +50,7 @@ def bench_front_end(
 
 
 def _kept(
-    cell: "Cell", name: str, engine: str, *, steps: int, repeats: int, out: Path | None, real_time: bool
+    cell: "Cell", name: str, engine: str, settings: dict[str, Any], *, out: Path | None, real_time: bool
 ) -> dict[str, Any]:
     """One cell: measured, or read where it was."""
     import json
@@ -63,19 +62,19 @@ def _kept(
     from autobyte.cli.files import write_json
     from autobyte.errors import FileError, InputError
 
-    settings = {"steps": steps, "repeats": repeats, "real_time": real_time}
+    how = settings | {"real_time": real_time}
     title = f"{name}-{engine}-{Path(cell.model).stem}-{cell.rate * 8e-6:g}Mbit"
     path = out / f"{title}.json" if out is not None else None
     if path is not None and path.exists():
         kept: dict[str, Any] = json.loads(path.read_text())
-        if kept.get("settings") != settings or kept.get("emulated") != cell.describe():
+        if kept.get("settings") != how or kept.get("emulated") != cell.describe():
             raise FileError(f"{path} holds another measurement: name another folder, or remove it")
         return kept
     with progress(title) as step, undisturbed() if real_time else nullcontext(enter_result=True) as granted:
         if not granted:
             raise InputError("--real-time needs root, and sight of the kernel's threads: leave it out in containers")
-        outcome = compared(cell, name, engine, steps=steps, repeats=repeats, progress=step)
-    outcome |= {"settings": settings}
+        outcome = compared(cell, name, engine, **settings, progress=step)
+    outcome |= {"settings": how}
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, outcome)
@@ -83,12 +82,14 @@ def _kept(
 
 
 def _show(outcome: dict[str, Any]) -> None:
+    from autobyte.bench.bench import label
     from autobyte.cli.console import print_line, print_table
 
     print_line(outcome["emulated"])
     rows = [
         (
             row["title"] + ("" if row["own"] else f" on {outcome['engine']}"),
+            "–" if row["config"] is None else label(row["config"]),
             f"{row['step_s'] * 1e3:.0f} ms",
             f"{(row['step_high_s'] - row['step_low_s']) / 2 * 1e3:.0f}",
             f"{row['over_bound']:.2f}x",
@@ -96,7 +97,7 @@ def _show(outcome: dict[str, Any]) -> None:
         )
         for row in outcome["rows"]
     ]
-    print_table(("way", "step", "±", "bound", "speedup"), rows, spare=("±",))
+    print_table(("way", "config", "step", "±", "bound", "speedup"), rows, spare=("±",))
     if outcome["warning"]:
         print_line(f"{outcome['warning']}: measure again")
     print_line("bound: step over the least that is possible. speedup: over the fastest of the framework's own ways.")

@@ -11,19 +11,20 @@ from typer.testing import CliRunner
 
 from autobyte.bench import frontends
 from autobyte.bench.bench import Cell
-from autobyte.bench.front_rank import steps_of
+from autobyte.bench.front_rank import told_by
 from autobyte.bound import bound_s
 from autobyte.cli import app
 from autobyte.errors import AutoByteError, MissingExtra
 
 CELL = Cell("vgg16", hosts=4, rate=1.25e8, compute_s=0.3, size_scale=0.05)
 SMALL = ["--hosts", "2", "--rate", "2Gbit", "--model", "alexnet", "--compute", "20ms", "--size-scale", "0.002"]
-SMALL += ["--steps", "3", "--repeats", "1", "--json"]
+SMALL += ["--steps", "3", "--repeats", "1", "--tuner", "default", "--windows", "1", "--json"]
 
 
 def test_gains_are_over_the_fastest_of_the_frameworks_own_ways() -> None:
-    steps_s = {"after": [[0.8], [0.8]], "strategy": [[0.6], [0.7]], "autobyte": [[0.5], [0.5]]}
-    rows = {row["way"]: row for row in frontends.rows(CELL, frontends.FRONT_ENDS["keras-tf"], "ps", steps_s)}
+    steps_s = {"after": (0.8, 0.8), "strategy": (0.6, 0.7), "autobyte": (0.5, 0.5)}
+    runs = {way: [{"steps_s": [each]} for each in repeats] for way, repeats in steps_s.items()}
+    rows = {row["way"]: row for row in frontends.rows(CELL, frontends.FRONT_ENDS["keras-tf"], "ps", runs)}
     assert rows["strategy"]["step_s"] == pytest.approx(0.65)
     assert (rows["strategy"]["step_low_s"], rows["strategy"]["step_high_s"]) == (0.6, 0.7)
     gains = [rows[way]["speedup"] for way in ("after", "strategy", "autobyte")]
@@ -34,7 +35,8 @@ def test_gains_are_over_the_fastest_of_the_frameworks_own_ways() -> None:
 
 
 def test_times_are_found_among_other_lines() -> None:
-    assert steps_of('[autobyte 10:00:00] hello\n{"steps_s": [0.5, 0.25]}\ngoodbye') == [0.5, 0.25]
+    line = '{"steps_s": [0.5, 0.25], "config": null}'
+    assert told_by(f"[autobyte 10:00:00] hello\n{line}\ngoodbye") == {"steps_s": [0.5, 0.25], "config": None}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_times_are_found_among_other_lines() -> None:
         (["--frontend", "torch", "--engine", "nccl"], "unknown engine 'nccl'"),
         (["--engine", "ps"], "--engine is for --frontend"),
         (["--frontend", "torch", "--gpu"], "--gpu and --rehearse cannot be measured with --frontend"),
-        (["--frontend", "torch", "--tuner", "twin"], "--tuner cannot be measured with --frontend"),
+        (["--frontend", "torch", "--wire", "bf16"], "--wire cannot be measured with --frontend"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(arguments: list[str], message: str) -> None:
@@ -68,13 +70,13 @@ def test_a_launch_that_fails_is_tried_once_more(monkeypatch: pytest.MonkeyPatch)
     failures = [frontends.LaunchError("rank 1 ended with status 1\nmore", [], 1)]
     said: list[str] = []
 
-    def run(*_: object) -> list[float]:
+    def run(*_: object) -> frontends.Run:
         if failures:
             raise failures.pop()
-        return [0.5]
+        return {"steps_s": [0.5]}
 
     monkeypatch.setattr(frontends, "_run", run)
-    assert frontends._launched(None, "program", spec, said.append) == [0.5]  # type: ignore[arg-type]
+    assert frontends._launched(None, "program", spec, said.append) == {"steps_s": [0.5]}  # type: ignore[arg-type]
     assert said == ["after was launched again: rank 1 ended with status 1"]
 
 
