@@ -36,7 +36,7 @@ NEEDED = {
 Run = dict[str, Any]  # `steps_s`, and AutoByte's `config` in them
 
 
-class Way(NamedTuple):
+class FrontWay(NamedTuple):
     """How gradients are averaged.
 
     Args:
@@ -61,7 +61,7 @@ class FrontEnd(NamedTuple):
 
     package: str
     program: str | None
-    ways: Mapping[str, Way]
+    ways: Mapping[str, FrontWay]
 
 
 FRONT_ENDS = {
@@ -69,28 +69,28 @@ FRONT_ENDS = {
         "torch",
         None,
         {
-            "ddp-default": Way("DistributedDataParallel, its default", own=True, served=False),
-            "ddp-best": Way("DistributedDataParallel, best of 1, 4, 25, 100 MiB", own=True, served=False),
-            "autobyte": Way("AutoByte"),
+            "ddp-default": FrontWay("DistributedDataParallel, its default", own=True, served=False),
+            "ddp-best": FrontWay("DistributedDataParallel, best of 1, 4, 25, 100 MiB", own=True, served=False),
+            "autobyte": FrontWay("AutoByte"),
         },
     ),
     "keras-tf": FrontEnd(
         "tensorflow",
         "autobyte.bench.keras_rank",
         {
-            "after": Way("averaging after backward", own=True, served=False),
-            "strategy": Way("MultiWorkerMirroredStrategy", own=True, served=False),
-            "autobyte": Way("AutoByte"),
-            "crossing": Way("AutoByte, cross_step"),
+            "after": FrontWay("averaging after backward", own=True, served=False),
+            "strategy": FrontWay("MultiWorkerMirroredStrategy", own=True, served=False),
+            "autobyte": FrontWay("AutoByte"),
+            "crossing": FrontWay("AutoByte, cross_step"),
         },
     ),
     "mxnet": FrontEnd(
         "mxnet",
         "autobyte.bench.mxnet_rank",
         {
-            "dist_sync": Way("MXNet's dist_sync", own=True, served=True),
-            "p3": Way("MXNet's dist_sync with P3's slices", own=True, served=True),
-            "autobyte": Way("AutoByte"),
+            "dist_sync": FrontWay("MXNet's dist_sync", own=True, served=True),
+            "p3": FrontWay("MXNet's dist_sync with P3's slices", own=True, served=True),
+            "autobyte": FrontWay("AutoByte"),
         },
     ),
 }

@@ -50,11 +50,10 @@ def test_a_key_is_not_pushed_again_before_all_have_pulled_it(monkeypatch: pytest
         named.append(name)
         return len(named)
 
-    ops = SimpleNamespace(
-        init=lambda: None, declare=declared.append, push_pull_async_inplace=push, poll=lambda handle: False
-    )
+    ops = SimpleNamespace(init=lambda: None, declare=declared.append, push_pull_async_inplace=push)
     package, module = ModuleType("byteps"), ModuleType("byteps.torch")
     vars(module)["ops"] = ops
+    monkeypatch.setattr(BytePSStore, "_poll", lambda self: None)
     monkeypatch.setitem(sys.modules, "byteps", package)
     monkeypatch.setitem(sys.modules, "byteps.torch", module)
     store = BytePSStore("worker", pushed=lambda key: None, pulled=lambda key: None)
