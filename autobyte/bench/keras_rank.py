@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from autobyte.bench.front_rank import Spec, begin, chosen, told
 from autobyte.job import Layer
+from autobyte.torch.profiling.emulate import Device
 from autobyte.torch.tuning.report import Report
 
 
@@ -94,13 +95,14 @@ def _compiled(spec: Spec) -> Any:
     from autobyte.models import find  # noqa: PLC0415
 
     profile = find(spec["model"]).scaled(**spec["scales"])
-    made = [_sleeping(layer) for layer in profile.layers]
+    device = Device()
+    made = [_sleeping(layer, device) for layer in profile.layers]
     model = keras.Sequential([keras.Input((1,)), *made], name="emulated")
     model.compile(keras.optimizers.SGD(1e-3), loss="mse", jit_compile=False)
     return model
 
 
-def _sleeping(layer: Layer) -> Any:
+def _sleeping(layer: Layer, device: Device) -> Any:
     """A layer that sleeps, and has the gradients of a profile's."""
     import keras  # noqa: PLC0415
     import tensorflow as tf  # noqa: PLC0415
@@ -108,11 +110,11 @@ def _sleeping(layer: Layer) -> Any:
     kept = [np.full(tensor.numel, 1e-3, np.float32) for tensor in layer.tensors]
 
     def forward(signal: Any, *_: Any) -> Any:
-        time.sleep(layer.forward_s)
+        device.busy(layer.forward_s)
         return signal
 
     def backward(upstream: Any) -> Any:
-        time.sleep(layer.backward_s)
+        device.busy(layer.backward_s)
         return [upstream, *kept]
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]

@@ -25,6 +25,7 @@ import autobyte
 from autobyte.bench.front_rank import Spec, begin, chosen, told
 from autobyte.scheduler.engines.carriers import environment
 from autobyte.torch.exchange.connect import own_address
+from autobyte.torch.profiling.emulate import Device
 
 VALUE = 1e-3  # of all gradients
 SERVE = f"import runpy; runpy.run_path({str(Path(autobyte.__file__).parent / 'mxnet/names.py')!r})['restore'](); "
@@ -88,13 +89,13 @@ def _times(spec: Spec, store: Any) -> list[float]:
     trainer = mx.gluon.Trainer(flat, "sgd", {"learning_rate": 1e-3}, kvstore=store)
     signal, loss = mx.nd.zeros((1,)), mx.nd.zeros((1,))
     passes = list(zip(profile.layers, parameters, strict=True))
-    known = [time.perf_counter()]
+    device, known = Device(), [time.perf_counter()]
     for _ in range(spec["warmup"] + spec["steps"]):
         for layer, held in passes:
-            _compute(signal, layer.forward_s, reads=[each.data() for each in held])
-        _compute(loss, 0.0, reads=[signal])
+            _compute(signal, device, layer.forward_s, reads=[each.data() for each in held])
+        _compute(loss, device, 0.0, reads=[signal])
         for layer, held in reversed(passes):
-            _compute(signal, layer.backward_s, gradients=[each.grad() for each in held])
+            _compute(signal, device, layer.backward_s, gradients=[each.grad() for each in held])
         for parameter in flat:
             parameter.data()._fresh_grad = True
         trainer.step(1)
@@ -104,12 +105,14 @@ def _times(spec: Spec, store: Any) -> list[float]:
     return [after - before for before, after in pairwise(known)][spec["warmup"] :]
 
 
-def _compute(signal: Any, seconds: float, *, reads: Sequence[Any] = (), gradients: Sequence[Any] = ()) -> None:
+def _compute(
+    signal: Any, device: Device, seconds: float, *, reads: Sequence[Any] = (), gradients: Sequence[Any] = ()
+) -> None:
     """Put into MXNet's engine what takes so long, and writes gradients at its end."""
     from autobyte.mxnet.dependencies import hold, memory  # noqa: PLC0415
 
     def begin(release: Callable[[], None]) -> None:
-        time.sleep(seconds)
+        device.busy(seconds)
         for gradient in gradients:
             memory(gradient).fill(VALUE)
         release()
