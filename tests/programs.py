@@ -164,8 +164,8 @@ def learning_rate(story: Story) -> None:
 
 
 def moments(story: Story) -> None:
-    states = story.optimizer.state_dict()["state"].values()
-    story.see(*(value for state in states for value in state.values() if isinstance(value, Tensor)))
+    states = story.optimizer.state_dict()["state"]  # by number: the order in which they were made is nobody's promise
+    story.see(*(value for number in sorted(states) for value in states[number].values() if isinstance(value, Tensor)))
 
 
 def gradients(story: Story) -> None:
