@@ -149,7 +149,8 @@ class PendingOptimizer:
 
     def restore(self) -> None:
         """No update is due."""
-        self._optimizer.__class__ = self._kind
+        if issubclass(type(self._optimizer), PendingState):
+            self._optimizer.__class__ = self._kind
 
 
 def kind_of(optimizer: Optimizer) -> type:
