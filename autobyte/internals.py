@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: whoever called is to speak first
+CONNECT_S = 2.0  # for a store's host that is there
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
 
@@ -109,9 +110,19 @@ def default_store() -> Store:
 def own_store(store: Store) -> Store:
     """A store by a connection of its own, because a client that waits lets no other thread ask meanwhile.
 
-    PyTorch's older stores cannot be cloned: then it is the one that all share.
+    PyTorch's older stores cannot be cloned: then it is the one that all share. `clone` tries to connect for twice the
+    store's timeout, and cannot be stopped: a host that is gone is found out before. It looks up the name of every
+    address, for its log, which takes 5 s where a name server's answer is lost.
+
+    Raises:
+        OSError: the store's host is gone.
     """
-    return store.clone() if hasattr(store, "clone") else store
+    if not hasattr(store, "clone"):
+        return store
+    base = _underlying(store)
+    if hasattr(base, "host"):
+        socket.create_connection((base.host, base.port), timeout=CONNECT_S).close()
+    return cast(Store, store.clone())
 
 
 def _underlying(store: Any) -> Any:

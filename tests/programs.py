@@ -37,7 +37,8 @@ class Story:
         self.net = Net()
         kinds = {"sgd": (torch.optim.SGD, {"momentum": 0.9}), "adamw": (torch.optim.AdamW, {"weight_decay": 0.1})}
         kind, how = kinds[make]
-        self.model, self.optimizer = wrap(self.net, kind(self.net.parameters(), lr=0.05, **how))
+        self.inner = kind(self.net.parameters(), lr=0.05, **how)
+        self.model, self.optimizer = wrap(self.net, self.inner)
         self.rank, self.steps = rank, 0
         self.seen: list[Tensor] = []
         self.average = AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(0.9))
@@ -164,8 +165,25 @@ def learning_rate(story: Story) -> None:
 
 
 def moments(story: Story) -> None:
-    states = story.optimizer.state_dict()["state"].values()
-    story.see(*(value for state in states for value in state.values() if isinstance(value, Tensor)))
+    states = story.optimizer.state_dict()["state"]  # by number: the order in which they were made is nobody's promise
+    story.see(*(value for number in sorted(states) for value in states[number].values() if isinstance(value, Tensor)))
+
+
+def inner_state(story: Story) -> None:
+    """Of the user's own optimizer, the one that is wrapped."""
+    for parameter in story.net.parameters():
+        story.see(*(value for value in story.inner.state[parameter].values() if isinstance(value, Tensor)))
+
+
+def inner_saved(story: Story) -> None:
+    states = copy.deepcopy(story.inner).state_dict()["state"]
+    story.see(*(value for number in sorted(states) for value in states[number].values() if isinstance(value, Tensor)))
+
+
+def inner_loaded(story: Story) -> None:
+    saved = story.inner.state_dict()
+    step(story)
+    story.inner.load_state_dict(saved)  # what the step has learned is forgotten
 
 
 def gradients(story: Story) -> None:
@@ -185,7 +203,7 @@ ACTIONS: dict[str, Callable[[Story], None]] = {
     for action in (
         *(step, averaged, shadowed, swapped, decayed, clamped, one_weight, normed, method, inferred, part, copied),
         *(vector, state, loaded, pickled, functional, buffers, cleared, learning_rate, moments, gradients, forgotten),
-        numbers,
+        *(numbers, inner_state, inner_saved, inner_loaded),
     )
 }
 

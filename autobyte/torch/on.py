@@ -26,7 +26,7 @@ from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.handover import Handover
 from autobyte.torch.listening import Listeners
-from autobyte.torch.model.elementwise import ELEMENTWISE, can_cross_steps
+from autobyte.torch.model.elementwise import can_cross_steps, is_elementwise
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.held import drop, zero
 from autobyte.torch.model.hooks import Hook
@@ -258,7 +258,7 @@ class On:
     def _step_with(self, closure: Callable[[], Any]) -> Any:
         """Step with a closure. One that changes parameters between evaluations, as LBFGS does, can be undone."""
         former = Former(self._optimizer)
-        if type(self._optimizer) not in ELEMENTWISE:
+        if not is_elementwise(self._optimizer):
             former.keep(parameter for group in self._optimizer.param_groups for parameter in group["params"])
         try:
             loss = self._step_at_once(torch.enable_grad()(self._averaged(closure)))

@@ -4,6 +4,7 @@ CPU times of the process or its training thread, for they do not count what else
 turn in one process, now the one first and now the other; medians over pairs.
 """
 
+import gc
 import itertools
 import math
 import statistics
@@ -426,6 +427,31 @@ def test_cost_grows_as_the_number_of_tensors_does() -> None:
         few, many = (each[tensors, policy] for tensors in (1_000, 20_000))
         plainly = many.thread[2] / few.thread[2] / 20  # caches are too small for plain training, too
         assert many.per_tensor <= 1.5 * max(1.0, plainly) * few.per_tensor
+
+
+def test_wrapping_grows_as_the_number_of_tensors_does() -> None:
+    """Without Python's garbage collector: one full collection takes as long as to wrap 10,000 tensors."""
+    each = on_ranks(_wrapping, 2, timeout_s=200)[0]
+    for tensors, seconds in each.items():
+        print(f"\n{tensors:6} tensors: {1e6 * seconds:.1f} µs of CPU per tensor to wrap")
+    assert each[20_000] <= 1.5 * each[1_000]
+
+
+def _wrapping(rank: int) -> dict[int, float]:
+    """Seconds per tensor on the thread that trains, of the fastest of three; by number of tensors."""
+    torch.set_num_threads(1)
+    gc.disable()
+    spent_s: dict[int, float] = {}
+    for size in MANY.items():
+        times = []
+        for _ in range(3):
+            model = chain(*size)
+            began_s = time.thread_time()
+            optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model, keep=None)
+            times.append(time.thread_time() - began_s)
+            optimizer.close()
+        spent_s[size[0]] = min(times) / size[0]
+    return spent_s
 
 
 class Dense(nn.Module):

@@ -28,6 +28,7 @@ def test_an_action_between_and_after_steps(name: str) -> None:
     assert on_ranks(run, 2, batch) == [[], []]
 
 
+@pytest.mark.timeout(300 + PROGRAMS)
 @given(st.lists(programs, min_size=BATCH, max_size=BATCH))
 @settings(
     max_examples=max(1, PROGRAMS // BATCH),

@@ -2,10 +2,10 @@
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
@@ -21,6 +21,7 @@ POLL_S = 0.1
 STALL_S = 10.0  # after which the log says who is silent
 AGAIN_S = 60.0  # before the next such line
 ANSWER_S = 1.5  # for those who listen, too
+CONNECT_S = 6.0  # for a store that is there: PyTorch waits 5 s for a name server that does not answer
 
 
 class RollCall:
@@ -42,6 +43,9 @@ class RollCall:
     def __init__(self, name: str, *, rank: int, ranks: Sequence[int], stall_s: float = STALL_S) -> None:
         self._name = f"autobyte/{name}/rollcall"
         self._met: Store | None = default_store()  # the user may destroy the default group, and make another
+        self._connected: PrefixStore | None = None
+        self._connecting = threading.Lock()  # who waits for it learns what its holder has found
+        self._began_s = math.inf  # when somebody last began to connect
         self._rank = rank
         self._others = [other for other in ranks if other != rank]
         self._servers: list[int] = []
@@ -54,10 +58,23 @@ class RollCall:
         self._over = threading.Event()  # set while nobody listens; every `listen` has one of its own
         self._over.set()
 
-    @cached_property
+    @property
     def _store(self) -> PrefixStore:
-        """Where ranks say that they are there, by a connection that is made when one waits for long."""
-        return PrefixStore(self._name, own_store(self._met or default_store()))
+        """Where ranks say that they are there, by a connection that is made when one waits for long.
+
+        Raises:
+            RuntimeError: the roll call is over.
+            OSError: the store's host is gone.
+        """
+        with self._connecting:
+            met, store = self._met, self._connected
+            if met is None:
+                raise RuntimeError("the roll call is over")
+            if store is None:
+                self._began_s = time.monotonic()
+                store = PrefixStore(self._name, own_store(met))
+                self._connected = store if self._met is met else None
+            return store
 
     def include(self, servers: Sequence[int]) -> None:
         """Ask servers that do not train, too; they listen all the time."""
@@ -111,27 +128,33 @@ class RollCall:
         self._over.set()
 
     def close(self) -> None:
-        """Listen no more, and let go of thread and connection."""
+        """Listen no more, and let go of thread and connection: an alarm that comes later is raised nowhere."""
         self.ignore()
         if self._listening is not None:
             self._listening.join(LONG_S)
-        self.__dict__.pop("_store", None)
-        self._met = None
+        self._connected = self._met = None
 
     def absent(self) -> str:
         """Hear the others, and put into words who is silent."""
         silent: list[list[int]] = []
+        connected = threading.Event()
 
         def hear() -> None:
-            if self._store.check(["alarm"]):
-                first = unsigned(bytes(self._store.get("alarm")))
+            store = self._store
+            connected.set()
+            if store.check(["alarm"]):
+                first = unsigned(bytes(store.get("alarm")))
                 self.heard = first if first and first != self._said else self.heard
             until = time.monotonic() + PATIENCE_S
             while not silent or (silent[-1] and time.monotonic() < until):
-                silent.append([other for other in self._others if not self._store.check([f"rank{other}"])])
+                silent.append([other for other in self._others if not store.check([f"rank{other}"])])
                 time.sleep(POLL_S)
 
-        _in_thread(hear).join(PATIENCE_S + 2 * POLL_S)
+        hearing = _in_thread(hear)
+        while not connected.wait(POLL_S) and hearing.is_alive() and time.monotonic() < self._began_s + CONNECT_S:
+            pass
+        if connected.is_set():
+            hearing.join(PATIENCE_S + 2 * POLL_S)
         if not silent:
             return "the store at which the ranks met does not answer: its host is gone or stopped"
         if not silent[-1]:

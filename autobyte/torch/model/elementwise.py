@@ -16,9 +16,15 @@ from torch.optim import (
 )
 
 from autobyte.internals import has_own_step, has_step_hooks
+from autobyte.torch.model.pending import kind_of
 
 #: Optimizers that treat every element by itself and keep state per parameter: updating layer by layer is the same.
 ELEMENTWISE = (ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop)
+
+
+def is_elementwise(optimizer: Optimizer) -> bool:
+    """Whether an optimizer is one of these, and no subclass, which may override anything."""
+    return kind_of(optimizer) in ELEMENTWISE
 
 
 def can_cross_steps(optimizer: Optimizer) -> bool:
@@ -27,4 +33,4 @@ def can_cross_steps(optimizer: Optimizer) -> bool:
     It does not for optimizers outside the list above, because a subclass may override anything. Nor does it with step
     hooks, or with a `step` that was set on the object: these expect one call a step.
     """
-    return type(optimizer) in ELEMENTWISE and not has_own_step(optimizer) and not has_step_hooks(optimizer)
+    return is_elementwise(optimizer) and not has_own_step(optimizer) and not has_step_hooks(optimizer)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from autobyte.internals import copy_each
+from autobyte.torch.model.pending import state_of
 
 _OWN = ""  # the key of a parameter's own copy among those of its state
 
@@ -42,7 +43,7 @@ class Former:
 
     def keep(self, parameters: Iterable[nn.Parameter]) -> None:
         """Copy parameters, and the state that the optimizer has for them."""
-        states = self._optimizer.state
+        states = state_of(self._optimizer)
         for parameter in parameters:
             copies, state = self._copies[parameter], states.get(parameter)
             self._copy(parameter, copies, _OWN)
@@ -54,11 +55,12 @@ class Former:
 
     def bring_back(self) -> None:
         """Make parameters and state what they were when they were kept, and let go of the copies."""
+        states = state_of(self._optimizer)
         for parameter, state in self._states.items():
             parameter.copy_(self._copies[parameter][_OWN].tensor)
-            self._optimizer.state.pop(parameter, None)
+            states.pop(parameter, None)
             if state is not None:
-                self._optimizer.state[parameter] = state
+                states[parameter] = state
         self.forget()
         self.release()  # what was room is the state now
 

@@ -10,10 +10,12 @@ is not known yet (`torch.nn.parameter`, `UninitializedTensorMixin`).
 
 import copy
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from autobyte.internals import is_zeroing
 
@@ -95,3 +97,68 @@ class PendingClasses:
         """The update is taken now."""
         for parameter, kind, _ in self._places:
             parameter.__class__ = kind
+
+
+class PendingState:
+    """The class that the user's optimizer has, beside its own, while updates are due.
+
+    Whoever reads or replaces `state`, by `state_dict()`, `load_state_dict()` or a copy, too, takes the updates first.
+    """
+
+    take: ClassVar[Callable[[], None]]  # takes all updates, and restores the class
+
+    @property
+    def state(self) -> Any:
+        """The state when all updates are taken."""
+        type(self).take()
+        return self.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        type(self).take()
+        self.state = state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        type(self).take()
+        self.__setstate__(state)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        type(self).take()
+        return self.__reduce_ex__(protocol)
+
+
+class PendingOptimizer:
+    """The class of an optimizer while updates are due.
+
+    Args:
+        optimizer: the user's, which keeps `state` as PyTorch's do.
+        take: takes all updates, and calls `restore` on the way.
+    """
+
+    def __init__(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
+        self._optimizer, self._kind = optimizer, type(optimizer)
+        self._take = take
+
+    @cached_property
+    def _pending(self) -> type:
+        return type(self._kind.__name__, (PendingState, self._kind), {"take": staticmethod(self._take)})
+
+    def set(self) -> None:
+        """Updates are due."""
+        self._optimizer.__class__ = self._pending
+
+    def restore(self) -> None:
+        """No update is due."""
+        if issubclass(type(self._optimizer), PendingState):
+            self._optimizer.__class__ = self._kind
+
+
+def kind_of(optimizer: Optimizer) -> type:
+    """An optimizer's own class, though updates are due."""
+    kind = type(optimizer)
+    return kind.__mro__[2] if issubclass(kind, PendingState) else kind
+
+
+def state_of(optimizer: Optimizer) -> Any:
+    """An optimizer's state as it is, and no update is taken."""
+    return vars(optimizer)["state"] if isinstance(optimizer, PendingState) else optimizer.state

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
@@ -20,7 +19,7 @@ class Reads:
     >>> reads = Reads()
     >>> for _ in range(5):
     ...     reads.step()
-    ...     reads.note(["fc.weight"])          # the fifth time, a line in the log
+    ...     reads.note("'fc.weight' was")      # the fifth time, a line in the log
     """
 
     def __init__(self) -> None:
@@ -34,11 +33,11 @@ class Reads:
             self._row = 0
         self._read = False
 
-    def note(self, names: Iterable[str]) -> None:
+    def note(self, what: str) -> None:
         """An update was taken for something that is no forward pass of its layer.
 
         Args:
-            names: of the layer's parameters.
+            what: was read, with a verb: "'fc.weight' was".
         """
         if self._read:
             return
@@ -48,9 +47,9 @@ class Reads:
             return
         self._said = True
         log.info(
-            "'%s' and other parameters were read between step() and the next forward pass, %d steps in a row (%s): "
+            "%s read between step() and the next forward pass, %d steps in a row (%s): "
             "their updates are taken there, and do not overlap with that pass",
-            next(iter(names), "a layer"),
+            what,
             OFTEN,
             _reader(sys._getframe(1)),
         )

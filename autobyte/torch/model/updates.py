@@ -20,7 +20,7 @@ from autobyte.torch.model.former import Former
 from autobyte.torch.model.held import HeldGradients
 from autobyte.torch.model.hooks import Hook
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.pending import PendingClasses, as_they_are
+from autobyte.torch.model.pending import PendingClasses, PendingOptimizer, as_they_are, state_of
 from autobyte.torch.model.reads import Reads
 from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
@@ -92,6 +92,7 @@ class Updates:
     ) -> None:
         self._optimizer = optimizer
         self._part = copy.copy(optimizer)
+        self._pending = PendingOptimizer(optimizer, self._read_state)
         self._averages = averages
         self._undone = undone
         self._unfinished = Unfinished(optimizer) if undo else None
@@ -182,6 +183,7 @@ class Updates:
             layer.clear, layer.due, layer.kept = None, True, False
             layer.classes.set()
         self._due, self._next = len(self._layers), 0
+        self._pending.set()
 
     @torch.no_grad()
     def keep(self, *, copy: bool = True) -> list[dict[str, Any]]:
@@ -219,6 +221,7 @@ class Updates:
             for index, layer in enumerate(self._layers):
                 if layer.due:
                     self._take(index)
+        self._pending.restore()
 
     def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[int]:
         """`zero_grad()` was called: clear gradients that still travel after their update; ids of their parameters."""
@@ -276,8 +279,13 @@ class Updates:
 
     def _read(self, layer: int) -> None:
         """Something other than the layer's forward pass reads or changes a parameter: take the update."""
-        self._reads.note(self._layers[layer].parameters)
+        self._reads.note(f"'{next(iter(self._layers[layer].parameters))}' and other parameters were")
         self._take(layer)
+
+    def _read_state(self) -> None:
+        """The user reads or changes the state of the optimizer: take all updates."""
+        self._reads.note("the optimizer's state was")
+        self.settle()
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -310,6 +318,7 @@ class Updates:
             self._due -= len(layers)
             if not self._due:
                 self._former.forget()
+                self._pending.restore()
 
     def _withdraw(self, layers: "list[_Layer]") -> None:
         """Layers' updates are taken now."""
@@ -379,6 +388,7 @@ class Updates:
                 self._held.give_up(layer.span)
                 layer.clear_now()
         self._due = 0
+        self._pending.restore()
 
     def _give_up(self) -> None:
         """The step can never be whole: parameters, optimizer state and hyper-parameters are those before it again.
@@ -419,7 +429,7 @@ class Updates:
             for index, owned in layer.members.items():
                 members[index] += owned
         self._part.param_groups = [{**self._hyper[index], "params": members[index]} for index in sorted(members)]
-        self._part.state = self._optimizer.state
+        self._part.state = state_of(self._optimizer)
         if self._part.param_groups:
             self._turns.take()
             with unrecorded():

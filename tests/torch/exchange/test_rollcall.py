@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -204,6 +205,38 @@ def test_it_asks_where_the_ranks_met_though_the_default_group_is_another_by_now(
     roll.alarm("rank 0 has failed", patience_s=5.0)
     dist.destroy_process_group()
     assert (met.num_keys(), other.num_keys()) == (before[0] + 2, before[1])
+
+
+def test_nobody_waits_for_a_store_whose_host_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore("127.0.0.1", host.port, timeout=timedelta(seconds=5))
+    monkeypatch.setattr(rollcall, "default_store", lambda: dist.PrefixStore("attempt0", client))
+    roll = rollcall.RollCall("gone", rank=0, ranks=[0, 1])
+    del host
+    began_s = time.monotonic()
+    roll.alarm("rank 0 has failed", patience_s=5.0)
+    assert "its host is gone" in roll.absent()
+    assert time.monotonic() - began_s < 2
+    assert "autobyte-rollcall" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_host_is_not_gone_because_to_connect_takes_long(
+    alone: rollcall.RollCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PyTorch does where a name server does not answer, and longer than anybody is patient with a connection."""
+    monkeypatch.setattr(rollcall, "own_store", lambda store: time.sleep(0.8) or store)
+    monkeypatch.setattr(rollcall, "PATIENCE_S", 0.3)
+    assert alone.absent() == "no word from rank 1"
+
+
+def test_an_alarm_after_the_end_is_not_heard_by_the_next_training(alone: rollcall.RollCall) -> None:
+    """Though the next one has the same name, because the user has made another default group on the same store."""
+    alone.close()
+    alone.alarm("rank 0 has failed", patience_s=5.0)
+    assert not rollcall.default_store().check(["autobyte/alone/rollcall/alarm"])
+    following = rollcall.RollCall("alone", rank=0, ranks=[0, 1])
+    following.alarm("rank 0 has failed", patience_s=5.0)
+    assert rollcall.default_store().check(["autobyte/alone/rollcall/alarm"])
 
 
 def test_a_rank_that_never_comes_is_named() -> None:

@@ -11,8 +11,8 @@ def after_steps(reads: Reads, *read: bool) -> None:
     for each in read:
         reads.step()
         if each:
-            reads.note(["fc.weight"])
-            reads.note(["other.weight"])  # of the same step
+            reads.note("'fc.weight' and other parameters were")
+            reads.note("'other.weight' was")  # of the same step
 
 
 def test_reads_in_a_row_are_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import itertools
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.elementwise import ELEMENTWISE, can_cross_steps
 from autobyte.torch.model.held import drop
 from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.pending import as_they_are
+from autobyte.torch.model.pending import as_they_are, state_of
 from autobyte.torch.model.turns import Turns
 from autobyte.torch.model.updates import Updates
 
@@ -56,11 +57,11 @@ class Averages:
         return None
 
 
-def stepped() -> tuple[nn.Sequential, Updates, Averages, list[Tensor]]:
+def stepped(**how: Any) -> tuple[nn.Sequential, Updates, Averages, list[Tensor]]:
     """Three layers after a backward pass and a step whose updates are due, and what these make of the weights."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
-    averages, optimizer = Averages(), torch.optim.SGD(model.parameters(), lr=1.0)
+    averages, optimizer = Averages(), torch.optim.SGD(model.parameters(), lr=1.0, **how)
     updates = Updates(optimizer, averages)
     layers = [
         CalledLayer(name, module, [(f"{name}.weight", module.weight)]) for name, module in model.named_children()
@@ -70,6 +71,49 @@ def stepped() -> tuple[nn.Sequential, Updates, Averages, list[Tensor]]:
     expected = [layer.weight.detach() - layer.weight.grad for layer in model]
     updates.plan(Clipping())
     return model, updates, averages, expected
+
+
+STATES: dict[str, Callable[[torch.optim.Optimizer, nn.Parameter], Any]] = {
+    "state": lambda inner, last: inner.state[last]["momentum_buffer"],
+    "state_dict": lambda inner, _last: inner.state_dict()["state"][2]["momentum_buffer"],
+    "deepcopy": lambda inner, _last: copy.deepcopy(inner).state_dict()["state"][2]["momentum_buffer"],
+    "pickle": lambda inner, _last: pickle.loads(pickle.dumps(inner)).state_dict()["state"][2]["momentum_buffer"],
+}
+
+
+@pytest.mark.parametrize("how", STATES)
+def test_whoever_reads_the_state_of_the_users_own_optimizer_gets_all_updates(how: str) -> None:
+    model, updates, _, expected = stepped(momentum=0.9)
+    inner, last = updates._optimizer, model[2].weight
+    gradient = last.grad.clone()
+    updates.settle()
+    updates.plan(Clipping())  # of a second step, with the same gradients
+    assert isinstance(inner, torch.optim.SGD)
+    inner.param_groups[0]["lr"] = 1.0  # to look at groups takes no update
+    assert updates._due == 3
+    assert torch.equal(STATES[how](inner, last), 0.9 * gradient + gradient)
+    assert type(inner) is torch.optim.SGD
+    assert not torch.equal(last, expected[2])
+
+
+def test_a_forward_pass_takes_no_other_layers_update_though_its_optimizer_has_state() -> None:
+    model, updates, averages, _ = stepped(momentum=0.9)
+    averages.there = {"0.weight"}
+    model[0](torch.ones(1, 2))
+    assert averages.waited == ["0.weight"]
+    assert list(state_of(updates._optimizer)) == [model[0].weight]
+
+
+def test_what_the_users_own_optimizer_loads_is_not_updated_afterwards() -> None:
+    model, updates, _, _ = stepped(momentum=0.9)
+    inner = updates._optimizer
+    updates.settle()
+    saved = copy.deepcopy(inner.state_dict())
+    updates.plan(Clipping())
+    inner.load_state_dict(saved)
+    model(torch.ones(1, 2))
+    for number, parameter in enumerate(model.parameters()):
+        assert torch.equal(inner.state[parameter]["momentum_buffer"], saved["state"][number]["momentum_buffer"])
 
 
 def test_a_layer_is_updated_when_it_is_called_with_those_behind_it_that_have_arrived() -> None:
