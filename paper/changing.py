@@ -284,8 +284,8 @@ def _gains(axes: Any, rows: pd.DataFrame, *, bands: bool) -> None:
         ends[style.NAMES[method]] = (edges[-1], median.iloc[-1], style.colour(method))
     axes.set_ylabel("gain over BO (%)")
     axes.set_xlim(0, edges[-1])
-    axes.set_ylim(max(-40, axes.get_ylim()[0]), axes.get_ylim()[1])
     axes.margins(y=0.15)
+    axes.set_ylim(max(-40, axes.get_ylim()[0]), axes.get_ylim()[1])
     style.label_ends(axes, ends)
 
 
