@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 COVERED_BY = {
     "cli/test_cli.py": "cli/compare.py cli/console.py cli/convert.py cli/files.py cli/models.py cli/options.py "
     "cli/profile.py cli/report.py cli/simulate.py",
-    "cli/test_collect.py": "cli/fit.py nets/checkpoint.py nets/stored.py",
+    "cli/test_collect.py": "cli/fit.py cli/workers.py nets/checkpoint.py nets/stored.py",
     "torch/exchange/test_training.py": "torch/exchange/admission.py",
     "torch/exchange/test_exchange.py": "torch/exchange/listener.py torch/exchange/refusals.py "
     "torch/exchange/tallies.py",

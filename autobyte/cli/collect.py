@@ -1,13 +1,12 @@
 """`autobyte collect`: the data set that the meta-network learns from."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autobyte.cli.options import JsonOption, ModelOption
+from autobyte.cli.workers import DaskOption, JobsOption, workers
 
 if TYPE_CHECKING:
     from autobyte.job import Model
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from autobyte.nets.dataset import Groups
 
 SEEN, UNSEEN = ("resnet50", "vgg16", "alexnet"), ("densenet121", "bert-base", "bert-large", "gpt2")
-
-Submit = Callable[["Part"], Any]
 
 
 def collect(
@@ -30,11 +27,8 @@ def collect(
         typer.Option("--judged", help="jobs to judge the network by: so many of seen models, so many of unseen ones"),
     ] = 60,
     seed: Annotated[int, typer.Option("--seed", help="random seed")] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", help="worker processes; 0: one per core")] = 0,
-    dask: Annotated[
-        str,
-        typer.Option("--dask", metavar="ADDRESS", help="use this Dask scheduler instead, such as tcp://host:8786"),
-    ] = "",
+    jobs: JobsOption = 0,
+    dask: DaskOption = "",
     add: Annotated[
         list[Path] | None,
         typer.Option(
@@ -55,21 +49,18 @@ def collect(
 
     from autobyte import models
     from autobyte.cli.console import print_json, print_line, progress
-    from autobyte.errors import InputError
     from autobyte.nets.collection import Folder, Order
     from autobyte.nets.dataset import digest
     from autobyte.results import versions
 
-    if jobs < 0:
-        raise InputError(f"jobs must be at least 0, got {jobs}")
     seen, unseen = ({name: models.load(name) for name in names} for names in (SEEN, UNSEEN))
     order = Order(environments, judged, seed, digest(seen), digest(unseen))
     folder, began = Folder(out), time.perf_counter()
     folder.begin(order)
     missing = folder.missing(order)
-    with progress("collecting") as step, _workers(jobs, dask) as (submit, completed):
+    with progress("collecting") as step, workers(jobs, dask) as (submit, completed):
         step(len(order.parts) - len(missing), len(order.parts))
-        work = {submit(part): part for part in missing}
+        work = {submit(make, part): part for part in missing}
         for done, future in enumerate(completed(list(work))):
             folder.keep(work[future].name, future.result())
             step(len(order.parts) - len(missing) + done + 1, len(order.parts))
@@ -95,50 +86,6 @@ def make(part: "Part") -> "Groups":
 
     names = UNSEEN if part.kind == "judged-unseen" else SEEN
     return part.make({name: models.load(name) for name in names}, window, truth_s)
-
-
-def end_with_parent() -> None:
-    """In a worker process: end as soon as its parent has, however that was killed."""
-    import multiprocessing
-    import os
-    import threading
-
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, name="autobyte-parent", daemon=True).start()
-
-
-@contextmanager
-def _workers(jobs: int, dask: str) -> Iterator[tuple[Submit, Callable[[list[Any]], Any]]]:
-    """What takes work, and what gives it back as it is done: processes here, or a Dask cluster."""
-    if dask:
-        from autobyte.errors import FileError, require
-
-        distributed = require("distributed", extra="dask", what="--dask")
-        try:
-            client = distributed.Client(dask, timeout="5s")
-        except (OSError, ValueError, TypeError) as error:  # TypeError: tls:// without a certificate
-            raise FileError(f"no Dask scheduler answers at {dask}: {error}") from None
-        with client:
-            yield lambda part: client.submit(make, part, pure=False), distributed.as_completed
-    else:
-        import multiprocessing
-        import os
-        from concurrent.futures import ProcessPoolExecutor, as_completed
-
-        count = jobs or len(os.sched_getaffinity(0))
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(count, mp_context=context, initializer=end_with_parent) as pool:
-            try:
-                yield lambda part: pool.submit(make, part), as_completed
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
 
 
 def _add(folder: "Folder", path: Path, model: str) -> None:

@@ -27,13 +27,15 @@ from autobyte.cli.options import (
     make_scenario,
     make_space,
 )
+from autobyte.cli.workers import DaskOption, JobsOption
 
 DEFAULTS = "default,p3,grid,random"
 
 
 def compare(
+    context: typer.Context,
     *,
-    model: ModelOption,
+    model: ModelOption = "",
     arch: ArchOption = "allreduce",
     workers: WorkersOption = 8,
     bandwidth: BandwidthOption = "10Gbit",
@@ -48,6 +50,14 @@ def compare(
         str, typer.Option("--tune-with", help="the tuner that tunes the policies of --policies")
     ] = "random",
     plugin: PluginOption = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(
+            "--sweep", help="compare on many jobs: a TOML file of these options, every list of which is swept"
+        ),
+    ] = None,
+    jobs: JobsOption = 0,
+    dask: DaskOption = "",
     budget: Annotated[int, typer.Option("--budget", help="windows of 10 iterations that each tuner has")] = 30,
     policy: PolicyOption = "bytescheduler",
     knob: KnobOption = None,
@@ -94,13 +104,16 @@ def compare(
     """Compare tuners on one simulated job, or policies.
 
     Tuners search partition size and credit with the same budget, and are judged by step times that none of them sees.
-    With --policies, each policy is tuned with the same budget.
+    With --policies, each policy is tuned with the same budget. With --sweep, every combination of a file's lists is
+    a comparison: `model = ["vgg16", "gpt2"]` and `bandwidth = ["1Gbit", "10Gbit"]` make four. The same command
+    continues a sweep that was stopped.
 
     Example: autobyte compare --model vgg16 --arch ps --bandwidth 10Gbit --out out/vgg16
     """
     from autobyte.cli.console import print_json, print_line, progress
-    from autobyte.cli.files import open_folder
+    from autobyte.cli.files import open_folder, write_outcome
     from autobyte.cli.policies import compare as compare_policies
+    from autobyte.cli.sweep import sweep as run_sweep
     from autobyte.comparison.compare import compare as run
     from autobyte.errors import InputError, require
     from autobyte.registry import load_plugins
@@ -108,6 +121,10 @@ def compare(
     from autobyte.simulator.effects import Effects
 
     load_plugins(plugin or [])
+    _check_given(context, sweep)
+    if sweep is not None:
+        run_sweep(sweep, out=out, jobs=jobs, dask=dask, plugins=plugin or [], json=json)
+        return
     job = make_job(
         model,
         arch=arch,
@@ -124,8 +141,8 @@ def compare(
     if policies is not None:
         theirs = {"--tuners": tuners != DEFAULTS, "--policy": policy != "bytescheduler", "--knob": bool(knob)}
         theirs |= {"--retune": retune != "never", "--before": before != "once", "--storage": storage is not None}
-        if given := [option for option, value in theirs.items() if value]:
-            raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {given[0]} out")
+        if wrong := [option for option, value in theirs.items() if value]:
+            raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {wrong[0]} out")
         if scenario is not None:
             raise InputError("--policies compares steady jobs; leave --scenario out")
         compare_policies(
@@ -135,8 +152,8 @@ def compare(
     if tune_with != "random":
         raise InputError("--tune-with is for --policies; add --policies, or leave --tune-with out")
     changing = {"--retune": retune != "never", "--before": before != "once"}
-    if scenario is None and (given := [option for option, value in changing.items() if value]):
-        raise InputError(f"{given[0]} is for jobs that change; add --scenario, or leave {given[0]} out")
+    if scenario is None and (wrong := [option for option, value in changing.items() if value]):
+        raise InputError(f"{wrong[0]} is for jobs that change; add --scenario, or leave {wrong[0]} out")
     if out:
         require("matplotlib", extra="plot", what="the picture that --out writes")
     found = run(
@@ -155,7 +172,7 @@ def compare(
     )
     outcome = found.outcome
     if out:
-        draw(outcome, out)
+        write_outcome(outcome, out)
     if json:
         print_json(outcome)
         return
@@ -164,13 +181,23 @@ def compare(
         print_line(f"written to {out}: compare.json, compare.png, results.sqlite; next: autobyte report {out}")
 
 
-def draw(outcome: dict[str, Any], folder: Path) -> None:
-    """Write the verdict and its picture into the folder of the trials."""
-    from autobyte.cli.files import write_json
-    from autobyte.comparison.plot import draw_comparison
+def _check_given(context: typer.Context, sweep: Path | None) -> None:
+    """Refuse options that do not go together with a sweep, or without one.
 
-    write_json(folder / "compare.json", outcome)
-    draw_comparison(outcome, folder / "compare.png")
+    Raises:
+        InputError: there is such an option, or neither a model nor a sweep.
+    """
+    from autobyte.errors import InputError
+
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if sweep is not None and (beside := sorted(given - {"sweep", "out", "jobs", "dask", "plugin", "json"})):
+        option = beside[0].replace("_", "-")
+        raise InputError(f"--sweep takes its jobs from {sweep}: write {beside[0]} = … there, not --{option}")
+    if sweep is None and (alone := sorted(given & {"jobs", "dask"})):
+        raise InputError(f"--{alone[0]} is for many jobs: add --sweep, or leave --{alone[0]} out")
+    if sweep is None and "model" not in given:
+        raise InputError("name a model with --model, or a file of many jobs with --sweep")
 
 
 def show(outcome: dict[str, Any]) -> None:

@@ -31,3 +31,11 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 
     with draft_of(path) as draft:
         draft.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def write_outcome(outcome: dict[str, Any], folder: Path) -> None:
+    """Write what a comparison found, and its picture, into the folder of the trials."""
+    from autobyte.comparison.plot import draw_comparison
+
+    write_json(folder / "compare.json", outcome)
+    draw_comparison(outcome, folder / "compare.png")

@@ -178,11 +178,15 @@ def compare(
         retune=retune, before=before, storage=storage,
     )  # fmt: skip
     with TemporaryDirectory() as nowhere:
-        return Comparison(_held(contest, Path(results or Path(nowhere) / DATABASE), progress))
+        return Comparison(judged(contest, Path(results or Path(nowhere) / DATABASE), progress))
 
 
-def _held(contest: Contest, database: Path, progress: Progress) -> dict[str, Any]:
-    """Hold a contest, keep its trials, and judge it."""
+def judged(contest: Contest, database: Path, progress: Progress = quiet) -> dict[str, Any]:
+    """Hold a contest, keep its trials in a file, and judge it: what `autobyte compare --json` prints.
+
+    Raises:
+        FileError: the file holds another contest.
+    """
     runs = len(contest.tuners) * contest.seeds
     with Results.open(database, run=contest.to_json()) as results, progress("comparing") as step:
 

@@ -134,7 +134,8 @@ def test_what_training_recorded_is_added_with_the_model_beside_it(
 def test_a_dask_cluster_makes_the_same(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = Path(__file__).parents[1] / "on_dask.py"
     folder = tmp_path / "dataset"
-    done = subprocess.run([sys.executable, script, folder, *SMALL], check=False, capture_output=True, text=True)
+    command = [sys.executable, str(script), "collect", "--out", str(folder), *SMALL]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     for part in dataset.glob("*.npz"):
         with np.load(part) as here, np.load(folder / part.name) as there:

@@ -355,8 +355,8 @@ class Exchange:
 
     def wait(self, names: Iterable[str] | None = None) -> None:
         """Wait until gradients of the closed step are averaged and in `.grad`; by default all."""
-        if self.reduction is not None and not self._missing:
-            return  # closing the step has waited
+        if not self._missing and (self.reduction is not None or (self.whole and not self._mirrored)):
+            return  # closing the step has waited, or there is nothing to wait for
         chosen = self.parameters if names is None else list(names)
         places = [self._index[name] for name in chosen]
         if not self._have_arrived(places):

@@ -113,12 +113,8 @@ class _Pass:
             at_s = [NEVER if mark is None else next(told) for mark in taken]
         *rows, forward_over = at_s
         entered, left, completed = np.array(rows).reshape(3, self.layers)
-        called, complete = ~np.isnan(entered), ~np.isnan(completed)
-        forward, backward = np.zeros((2, self.layers))
-        order = np.flatnonzero(called)
-        ends = np.append(entered[order][1:], forward_over)
-        forward[order] = np.maximum(0.0, ends - left[order])
-        back = np.flatnonzero(complete)[::-1]
-        ends = np.maximum.accumulate(np.maximum(completed[back], forward_over))
-        backward[back] = np.diff(ends, prepend=forward_over)
-        return forward, backward
+        # fmin and fmax pass over what was never seen
+        ends = np.append(entered[1:], forward_over)
+        forward = np.fmax(0.0, np.fmin.accumulate(ends[::-1])[::-1] - left)
+        ends = np.append(np.fmax.accumulate(np.fmax(completed, forward_over)[::-1])[::-1], forward_over)
+        return forward, ends[:-1] - ends[1:]

@@ -5,7 +5,7 @@ import itertools
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -172,14 +172,15 @@ class Updates:
         self._reads.step()
         groups = self._optimizer.param_groups
         self._hyper = self.keep()
-        trained = [[id(parameter) for parameter in group["params"]] for group in groups]
+        trained = [list(map(id, group["params"])) for group in groups]
         if trained != self._trained:
             self._trained = trained
             self._divide(groups)
         self._former.forget()  # of a step whose update failed half-way in the optimizer
         self._held.note(self._averages.missing)
         for layer in self._layers:
-            layer.plan()
+            layer.clear, layer.due, layer.kept = None, True, False
+            layer.classes.set()
         self._due, self._next = len(self._layers), 0
 
     @torch.no_grad()
@@ -289,14 +290,13 @@ class Updates:
             if self.timeline is not None:
                 self.timeline.take()
             try:
-                self._withdraw(layers[0])
+                self._withdraw(layers)
                 self._keep(first)
                 self._averages.wait(layers[0].parameters)
-                for layer in self._arrived_after(first):
-                    layers.append(layer)
-                    self._withdraw(layer)
-                if len(layers) > 1:
-                    self._averages.wait([name for layer in layers[1:] for name in layer.parameters])
+                if others := self._arrived_after(first):
+                    layers += others
+                    self._withdraw(others)
+                    self._averages.wait([name for layer in others for name in layer.parameters])
                     self._keep_all(layers)
                 self._update(layers)
             except BaseException:
@@ -311,20 +311,20 @@ class Updates:
             if not self._due:
                 self._former.forget()
 
-    def _withdraw(self, layer: "_Layer") -> None:
-        """A layer's update is taken now."""
-        layer.classes.restore()
-        if self._held.standing_in:
-            self._held.withdraw(layer.span)
+    def _withdraw(self, layers: "list[_Layer]") -> None:
+        """Layers' updates are taken now."""
+        for layer in layers:
+            layer.classes.restore()
+            if self._held.standing_in:
+                self._held.withdraw(layer.span)
 
-    def _arrived_after(self, first: int) -> Iterator["_Layer"]:
+    def _arrived_after(self, first: int) -> "list[_Layer]":
         """The layers after one whose updates are due, up to the first whose averages have not arrived."""
-        averages, whole = self._averages, self._averages.whole
-        for layer in itertools.islice(self._layers, first + 1, None):
-            if layer.due:
-                if not (whole or averages.arrived(layer.parameters)):
-                    return
-                yield layer
+        averages = self._averages
+        due: Iterable[_Layer] = (layer for layer in itertools.islice(self._layers, first + 1, None) if layer.due)
+        if not averages.whole:
+            due = itertools.takewhile(lambda layer: averages.arrived(layer.parameters), due)
+        return list(due)
 
     def _keep(self, first: int) -> None:
         """Copy a layer that is about to be updated ahead of others.
@@ -429,7 +429,8 @@ class Updates:
         for parameter in dropped:
             parameter.grad = None
         for layer in layers:
-            layer.clear_now()
+            if layer.clear is not None:
+                layer.clear_now()
 
 
 class _Layer:
@@ -446,11 +447,6 @@ class _Layer:
         self.clear: Callable[[nn.Parameter], None] | None = None
         self.members: dict[int, list[nn.Parameter]] = {}  # this layer's parameters, by the optimizer's groups
 
-    def plan(self) -> None:
-        """Its update is due."""
-        self.clear, self.due, self.kept = None, True, False
-        self.classes.set()
-
     def refuse(self) -> None:
         """The update could not be taken: the next read of a parameter tries again, and raises again."""
         if self.due:
@@ -466,12 +462,14 @@ class _Layer:
 def _joined(layers: Iterable[_Layer]) -> list[slice]:
     """Places of layers' parameters; those that follow on each other are one slice."""
     spans: list[slice] = []
+    start = stop = 0
     for layer in layers:
-        if spans and spans[-1].stop == layer.span.start:
-            spans[-1] = slice(spans[-1].start, layer.span.stop)
-        else:
-            spans.append(layer.span)
-    return spans
+        if layer.span.start != stop:
+            spans.append(slice(start, stop))
+            start = layer.span.start
+        stop = layer.span.stop
+    spans.append(slice(start, stop))
+    return [span for span in spans if span.start < span.stop]
 
 
 def _as_now(value: Any) -> Any:
