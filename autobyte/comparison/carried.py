@@ -18,7 +18,7 @@ TIES = 0.02  # steps that differ by less can hardly be told apart in a window of
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
+class CarriedTies:
     """Configs that are tied on one job, and what they lose on another.
 
     Args:
@@ -45,7 +45,7 @@ def ratio(job: Job) -> float:
     return wire_s(job) / compute_s if compute_s else float("inf")
 
 
-def carry(before: SteadyTruth, after: SteadyTruth) -> Carried:
+def carry(before: SteadyTruth, after: SteadyTruth) -> CarriedTies:
     """Say what configs that are tied before a change lose after it.
 
     >>> carry(*(SteadyTruth(job, Space().grid(), PLAIN) for job in (fast, slow))).mean
@@ -53,7 +53,7 @@ def carry(before: SteadyTruth, after: SteadyTruth) -> Carried:
     took = sorted(before.step_s.items(), key=lambda item: item[1])
     tied = [config for config, step_s in took if step_s <= (1 + TIES) * before.best_s]
     loss = 1 - after.best_s / np.array([after.step_s[config] for config in tied])
-    return Carried(ratio(before.job), ratio(after.job), tuple(tied), np.maximum(loss, 0.0))
+    return CarriedTies(ratio(before.job), ratio(after.job), tuple(tied), np.maximum(loss, 0.0))
 
 
 def largest(contest: Contest, truth: Truth) -> dict[str, Any] | None:
