@@ -28,6 +28,8 @@
 # make record  what the tests compare with: look at the diff before you commit it
 # make versions  the loops' tests with the oldest releases of Accelerate, transformers and Lightning that are supported
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
+# make keras   Keras on TensorFlow on shaped links, beside TensorFlow's own ways: root, an idle machine, 10 minutes
+# make mxnet-links  Gluon, and the engine kvstore, beside MXNet's own servers: root, an idle machine, 6 minutes
 # make mocc    sweeps of the congestion controls over links, and flows that share one, simulated
 # make mocc-weights  the weights of the congestion controls that learn
 # make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
@@ -62,6 +64,7 @@ ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
 # With MXNet beside PyTorch; without it they are skipped
 WITH_MXNET := tests/mxnet tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
+WITH_MXNET += tests/testbed/test_testbed_frontends.py::test_gluon_over_mxnets_servers_and_with_autobyte
 WITH_MXNET += tests/test_examples.py::test_digits_are_learned_alike_by_gluon_with_and_without_autobyte
 
 WITH_BYTEPS := tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
@@ -75,7 +78,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops keras versions gpu mxnet byteps clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops keras mxnet-links versions gpu mxnet byteps clean
 
 setup: .venv/setup
 
@@ -204,8 +207,16 @@ shaped: .venv/test
 loops: .venv/test
 	$(BIN)/python tests/benchmarks/loops.py
 
+# Remove files of docs/data/frontends to measure them again
+FRONTENDS := --hosts 4 --rate 1Gbit --compute 0.3s --windows 4 --repeats 1 --steps 20 --real-time --out docs/data/frontends
 keras: .venv/test
-	$(BIN)/python tests/benchmarks/keras_links.py
+	$(BIN)/autobyte bench --frontend keras-tf --model vgg16,resnet50 $(FRONTENDS)
+	$(BIN)/python tools/frontend_tables.py
+
+mxnet-links: .venv-mxnet/ready
+	.venv-mxnet/bin/python -m autobyte bench --frontend mxnet --engine kvstore --model vgg16,resnet50 $(FRONTENDS)
+	.venv-mxnet/bin/python -m autobyte bench --frontend torch --engine kvstore --model vgg16 $(FRONTENDS)
+	$(BIN)/python tools/frontend_tables.py
 
 versions: .venv/test
 	$(filter-out -c constraints.txt,$(PIP)) --upgrade --no-deps --target out/oldest -r tests/integrations/oldest.txt

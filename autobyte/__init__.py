@@ -5,8 +5,8 @@ from floors below its own, and `make check` enforces it.
 
     6  cli                       the commands
        bench                     measurements on the testbed: schedulers, policies, grids, calibration
+       congestion                one congestion control for many objectives, on simulated links and real ones
        testbed                   emulated hosts (network namespaces) on links of given rates
-       congestion                one congestion control for many objectives, on simulated links
     5  keras                     training with Keras 3, on TensorFlow or PyTorch
        mxnet                     training with MXNet's Gluon
        exchange                  averages of arrays, for front ends of other frameworks

@@ -13,12 +13,14 @@ COVERED_BY = {
     "cli/test_cli.py": "cli/compare.py cli/console.py cli/convert.py cli/files.py cli/models.py cli/options.py "
     "cli/profile.py cli/report.py cli/simulate.py",
     "cli/test_collect.py": "cli/fit.py cli/workers.py nets/checkpoint.py nets/stored.py",
-    "torch/exchange/test_training.py": "torch/exchange/admission.py",
+    "torch/exchange/test_training.py": "torch/exchange/admission.py torch/tuning/subject.py",
     "torch/exchange/test_exchange.py": "torch/exchange/listener.py torch/exchange/refusals.py "
     "torch/exchange/tallies.py",
     "torch/exchange/test_rollcall.py": "torch/exchange/lookout.py",
-    "cli/test_congestion.py": "congestion/record.py",
+    "cli/test_congestion.py": "congestion/datapath/beside.py congestion/record.py",
     "congestion/algos/test_algos.py": "congestion/algos/*",
+    "congestion/datapath/test_measure.py": "congestion/datapath/tunnel.py",
+    "congestion/datapath/test_outgoing.py": "congestion/datapath/incoming.py congestion/datapath/wire.py",
     "comparison/test_oracle.py": "comparison/contest.py comparison/truth.py comparison/verdict.py",
     "comparison/test_overview.py": "comparison/panels/cost.py",
     "comparison/test_page.py": "comparison/outcome.py comparison/panels/timeline.py comparison/repeat.py "
@@ -59,6 +61,8 @@ COVERED_BY = {
     "testbed/test_testbed_rehearsal.py": "bench/rank.py bench/records.py",
     "testbed/test_testbed_calibration.py": "bench/calibration.py",
     "testbed/test_testbed_cli.py": "cli/testbed.py",
+    "testbed/test_testbed_frontends.py": "bench/front_rank.py bench/frontends.py bench/keras_rank.py "
+    "bench/mxnet_rank.py cli/frontends.py",
     "testbed/test_testbed_grid.py": "bench/grid.py cli/record.py",
     "testbed/test_testbed_links.py": "testbed/changes.py testbed/flows.py testbed/load.py testbed/validity.py",
     "testbed/test_testbed_priority.py": "bench/priority.py",

@@ -39,7 +39,7 @@ COMMANDS: dict[tuple[str, ...], str | None] = {
     ("collect", "--help"): None,
     ("import", "pipedream", "--help"): None,
     ("validate", *MEASURED): None,
-    ("congestion", "bench", "--algorithms", "cubic,mocc", "--seconds", "2s"): None,
+    ("congestion", "bench", "--algorithms", "cubic,mocc", "--seconds", "2s", "--simulated"): None,
     (*ALEXNET, "--tuners", "bayesian"): "tune",
     (*ALEXNET, "--tuners", "bayesian-published"): "tune",
     (*ALEXNET, "--tuners", "optuna"): "tune",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_DILATION = 100
 SIZE_SCALE, COMPUTE, RATIOS = "auto", "0.6s", "0.5,1,2"  # unless another is given
+WIRE, ENGINE = "fp32,bf16", "allreduce"  # likewise
 AUTO_RATIO = 1.1  # wire time over compute that `--size-scale auto` aims at, on the fastest link
 
 
@@ -73,9 +74,7 @@ def bench(
             "--calibration", help="a file from `autobyte calibrate`, for --policies; default: calibrate now"
         ),
     ] = None,
-    wire: Annotated[
-        str, typer.Option("--wire", help="dtypes of gradients on the wire: fp32, bf16, fp16")
-    ] = "fp32,bf16",
+    wire: Annotated[str, typer.Option("--wire", help="dtypes of gradients on the wire: fp32, bf16, fp16")] = WIRE,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="folder for JSON and pictures; what it already holds is not measured again"),
@@ -91,6 +90,15 @@ def bench(
             help="real-time priority for ranks: they wake at once, as on hosts of their own; for idle machines",
         ),
     ] = False,
+    frontend: Annotated[
+        str,
+        typer.Option(
+            "--frontend", help="measure this one beside its framework's own way instead: torch, keras-tf, mxnet"
+        ),
+    ] = "",
+    engine: Annotated[
+        str, typer.Option("--engine", help="with --frontend: what moves blocks: allreduce, ps, kvstore, byteps")
+    ] = ENGINE,
     gpu: GpuOption = False,
     rehearse: RehearseOption = False,
     batch: Annotated[
@@ -118,9 +126,13 @@ def bench(
     each engine. Ranks share the GPU, so they are slower than on GPUs of their own. --out keeps all records as JSON
     lines. --rehearse does the same on CPUs, with a small model.
 
+    With --frontend, the emulated model is trained by another framework. Rows are the framework's own ways to average
+    gradients, and AutoByte on --engine.
+
     \b
     autobyte bench --hosts 4 --rate 1Gbit --model vgg16 --size-scale 0.1
     autobyte bench --model vgg16,gpt2 --policies wfbp,horovod,mgwfbp,p3,bytescheduler,usbyte,dear,auto
+    autobyte bench --frontend keras-tf --model vgg16,resnet50 --compute 0.3s
     autobyte bench --gpu --model torchvision:resnet50 --batch 64 --rate 5Gbit --json
     autobyte bench --rehearse --hosts 2 --model examples/small_vgg.py:make_model --input 4,3,64,64 --batch 4
     """
@@ -128,6 +140,7 @@ def bench(
     from autobyte.bench.networks import SMALL, SPECS
     from autobyte.bench.real import RealCell
     from autobyte.cli.console import print_json
+    from autobyte.cli.frontends import bench_front_end
     from autobyte.cli.rig import bench_real
     from autobyte.comparison.policies import Entrant
     from autobyte.errors import InputError, require
@@ -150,6 +163,15 @@ def bench(
         "--ratio": not real and ratio != RATIOS,
         "--batch": not real and batch != 0, "--input": not real and bool(inputs),
     }  # fmt: skip
+    _check_front_end(
+        frontend,
+        {
+            "--gpu and --rehearse": real, "--clip": clip is not None, "--policies": bool(policies),
+            "--dilate": dilate != 1, "--calibration": calibration is not None, "--wire": wire != WIRE,
+            "--plugin": bool(plugin),
+        },
+        engine=engine,
+    )  # fmt: skip
     _check(
         windows, steps, repeats, clip, for_other=[name for name, is_given in for_other.items() if is_given], real=real
     )
@@ -174,6 +196,20 @@ def bench(
     if not 1 <= dilate <= MOST_DILATION:
         raise InputError(f"dilate is a factor from 1 to {MOST_DILATION}, not {dilate:g}")
     compute_s = parse_seconds(compute, what="compute")
+    if frontend:
+        cells_of_it = [
+            Cell(
+                name,
+                hosts,
+                each,
+                compute_s,
+                _scale(name, size_scale, hosts=hosts, rate=rates[0], compute_s=compute_s),
+            )
+            for name in (model or "vgg16").split(",")
+            for each in rates
+        ]
+        how = {"tuner": tuners[0], "windows": windows, "steps": steps, "repeats": repeats}
+        return bench_front_end(cells_of_it, frontend, engine, settings=how, out=out, real_time=real_time, json=json)
     names = [part.strip() for part in policies.split(",") if part.strip()]
     for name in names:
         Entrant(name)  # known?
@@ -235,6 +271,17 @@ def _check(
         raise InputError(f"{for_other[0]} is for real models: leave it out, or say --gpu or --rehearse")
     if clip is not None and not clip > 0:
         raise InputError(f"clip is a norm above 0, not {clip:g}")
+
+
+def _check_front_end(frontend: str, others: dict[str, bool], *, engine: str) -> None:
+    """Refuse what a front end's measurement does not know, and what is for it alone."""
+    from autobyte.errors import InputError
+
+    given = [name for name, is_given in others.items() if is_given]
+    if frontend and given:
+        raise InputError(f"{given[0]} cannot be measured with --frontend: leave out one of them")
+    if not frontend and engine != ENGINE:
+        raise InputError("--engine is for --frontend: leave it out, or say --frontend torch")
 
 
 def _scale(name: str, text: str, *, hosts: int, rate: float, compute_s: float) -> float:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autobyte.cli.datapath import send, serve
 from autobyte.cli.options import JsonOption
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="One congestion control for many objectives (MOCC).\n\n"
     "An objective has weights of throughput, latency and loss that sum to 1. One network sets the sending rate for "
-    "any of them. Links are simulated, packet by packet.\n\n"
+    "any of them. Links are simulated packet by packet; bench, serve and send move real packets, too.\n\n"
     "autobyte congestion bench --rate 50Mbit --delay 25ms --loss 1%",
     no_args_is_help=True,
 )
@@ -30,6 +31,10 @@ RangeOption = Annotated[
     str, typer.Option("--range", help="where links are drawn from: paper, paper-test, release, datacenter")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="random seed")]
+
+
+app.command("serve")(serve)
+app.command("send")(send)
 
 
 @app.command("train")
@@ -205,61 +210,106 @@ def bench(
     objective: Annotated[
         list[str] | None, typer.Option("--objective", help="for mocc; may be repeated; default: three of them")
     ] = None,
-    seconds: Annotated[
-        str, typer.Option("--seconds", help="of a run, in virtual time; the last half counts")
-    ] = "30s",
+    seconds: Annotated[str, typer.Option("--seconds", help="of a run; the last half counts")] = "16s",
+    simulated: Annotated[bool, typer.Option("--simulated", help="simulate only: measure nothing")] = False,
     seed: SeedOption = 0,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="runs of each, with seeds from --seed on")] = 1,
     json: JsonOption = False,
 ) -> None:
-    """Run congestion controls on one simulated link, each alone.
+    """Run congestion controls on one link, each alone: simulated, and measured.
+
+    Measured packets travel over UDP through a relay in user space. kernel-cubic and kernel-bbr are the kernel's TCP
+    through such a relay; they need root.
 
     autobyte congestion bench --rate 50Mbit --delay 25ms --loss 1% --json
     """
-    from autobyte.cli.console import print_json, print_table, progress
+    from autobyte.cli.console import print_json, print_note, print_table, progress
     from autobyte.congestion.algos import ALGORITHMS, make_control
+    from autobyte.congestion.datapath.beside import KERNEL, run_beside
+    from autobyte.congestion.datapath.measure import Overheard
     from autobyte.congestion.objectives import parse_objective
     from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, RateProfile, Route
     from autobyte.congestion.ranges import parse_loss
     from autobyte.congestion.record import SHOWN
     from autobyte.congestion.sharing import means, share_link
-    from autobyte.units import format_percent, format_rate, format_seconds, parse_rate, parse_seconds
+    from autobyte.errors import InputError, MissingExtra
+    from autobyte.testbed.namespaces import TestbedError, check_right, pyroute2
+    from autobyte.units import parse_rate, parse_seconds
 
     link = Bottleneck(RateProfile.steady(parse_rate(rate, what="rate") / PACKET_BYTES), queue, parse_loss(loss))
     route, length_s = Route(2 * parse_seconds(delay, what="delay")), parse_seconds(seconds, what="seconds")
     wished = [parse_objective(text) for text in objective] if objective else [SHOWN[0], SHOWN[2], SHOWN[3]]
-    names = algorithms.split(",") if algorithms else list(ALGORITHMS)
+    names, left_out = algorithms.split(",") if algorithms else [*ALGORITHMS, *KERNEL], ""
+    if simulated:
+        names = [name for name in names if algorithms or name not in KERNEL]
+        if set(names) & set(KERNEL):
+            raise InputError("the kernel's TCP is not simulated: leave it out of --algorithms, or --simulated")
+    elif set(names) & set(KERNEL):
+        try:
+            check_right()
+            pyroute2()
+        except (TestbedError, MissingExtra) as error:
+            if algorithms:
+                raise
+            names, left_out = list(ALGORITHMS), str(error)
     runs = [(name, wish) for name in names for wish in (wished if name == "mocc" else wished[:1])]
-    controls = [[make_control(name, wish, seed=seed + run) for run in range(seeds)] for name, wish in runs]
+    controls = [
+        [Overheard(make_control(name, wish, seed=seed + run), length_s / 2, length_s) for run in range(seeds)]
+        if name not in KERNEL
+        else []
+        for name, wish in runs
+    ]
     rows: list[dict[str, Any]] = []
-    with progress("simulating") as step:
+    with progress("simulating" if simulated else "measuring") as step:
         for place, ((name, wish), repeated) in enumerate(zip(runs, controls, strict=True)):
             shares = [
                 share_link(link, [(route, one)], seconds=length_s, settled_s=length_s / 2, seed=seed + run)[0]
                 for run, one in enumerate(repeated)
             ]
-            wishes = {"objective": list(wish.weights)} if name == "mocc" else {}
-            rows.append({"algorithm": name} | wishes | means(shares))
+            row: dict[str, Any] = {"algorithm": name} | ({"objective": list(wish.weights)} if name == "mocc" else {})
+            if shares:
+                row |= means(shares) | {"p99_s": sum(one.quantile_s(0.99) for one in repeated) / seeds}
+            if not simulated:
+                tried = range(seed, seed + seeds)
+                row |= {"measured": run_beside(link, route, name, wish, seconds=length_s, seeds=tried)}
+            rows.append(row)
             step(place + 1, len(runs), name)
     if json:
-        about = {"what": "simulated", "rate": rate, "delay": delay, "loss": loss, "queue": queue}
+        about: dict[str, Any] = {
+            "what": "simulated" if simulated else "simulated and measured",
+            "rate": rate,
+            "delay": delay,
+        }
+        about |= {"loss": loss, "queue": queue}
         print_json(about | {"seconds": seconds, "seed": seed, "seeds": seeds, "runs": rows})
         return
-    print_table(
-        ("congestion control", "rate", "utilisation", "round trip", "latency ratio", "loss"),
-        [
-            (
-                one["algorithm"]
-                + ("" if "objective" not in one else " ⟨" + ", ".join(map(str, one["objective"])) + "⟩"),
-                format_rate(one["bytes_per_s"]),
-                format_percent(one["utilisation"]),
-                format_seconds(one["round_trip_s"]),
-                f"{one['latency_ratio']:.3f}",
-                format_percent(one["loss"]),
-            )
-            for one in rows
-        ],
-    )
+    print_table(*_benched(rows, measured=not simulated))
+    if left_out:
+        print_note(f"The kernel's TCP is left out: {left_out}.")
+
+
+def _benched(rows: Sequence[dict[str, Any]], *, measured: bool) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Columns and rows of the table; a cell of what is simulated and measured has both, in this order."""
+    from autobyte.units import format_percent, format_seconds
+
+    shown: list[Sequence[str]] = []
+    for row in rows:
+        halves = [row if "bytes_per_s" in row else None, row.get("measured")]
+        name = row["algorithm"]
+        if "objective" in row:
+            name += " ⟨" + ", ".join(map(str, row["objective"])) + "⟩"
+        cells = [name]
+        for key, write in (
+            ("utilisation", format_percent),
+            ("round_trip_s", format_seconds),
+            ("p99_s", format_seconds),
+            ("loss", format_percent),
+        ):
+            texts = [write(half[key]) if half else "–" for half in (halves if measured else halves[:1])]
+            cells.append(" | ".join(texts))
+        shown.append([*cells, f"{row['measured']['cpu_s_per_gbit']:.1f} s"] if measured else cells)
+    columns = ["simulated | measured" if measured else "simulated", "utilisation", "round trip", "99 % below", "loss"]
+    return (*columns, "CPU per Gbit") if measured else columns, shown
 
 
 def _policy(weights: Path | None) -> "RatePolicy":

@@ -24,14 +24,22 @@ from autobyte.congestion.paths import (
 
 
 class Congestion(Protocol):
-    """Decides how fast a flow sends: `packets_per_s` is its pace, `window` the packets in flight; both may be inf.
+    """Decides how fast a flow sends."""
 
-    `interval_s` is the length of the next monitor interval; inf for an algorithm that needs none.
-    """
+    @property
+    def packets_per_s(self) -> float:
+        """Its pace; inf if only the window bounds it."""
+        ...
 
-    packets_per_s: float
-    window: float
-    interval_s: float
+    @property
+    def window(self) -> float:
+        """Packets that may be in flight; inf if only the pace bounds it."""
+        ...
+
+    @property
+    def interval_s(self) -> float:
+        """Length of the next monitor interval; inf for an algorithm that needs none."""
+        ...
 
     def on_ack(self, now_s: float, round_trip_s: float) -> None:
         """A packet arrived."""
@@ -64,16 +72,10 @@ class SteadyPace:
         """Nothing changes."""
 
 
-@dataclass
-class Flow:
-    """A sender: what is under way, and what it counted since its interval began."""
+@dataclass(kw_only=True)
+class FlowCounts:
+    """What a sender learns, counted for the interval and in all, and told to its congestion control."""
 
-    route: Route
-    control: Congestion
-    last_s: float = -math.inf  # when it sent last
-    gap: float = 0.0  # to the next packet, in packets at the pace
-    number: int = 0  # of the next packet
-    notices: deque[tuple[float, float, bool]] = field(default_factory=deque)  # when it is told, when sent, arrived?
     began_s: float = 0.0
     sent: int = 0
     acked: int = 0
@@ -83,6 +85,43 @@ class Flow:
     total_acked: int = 0
     total_lost: int = 0
     total_round_trip_s: float = 0.0
+
+    def lose(self, control: Congestion, now_s: float, sent_s: float) -> None:
+        """Learn that a packet that was sent then is lost."""
+        self.lost += 1
+        self.total_lost += 1
+        control.on_loss(now_s, sent_s)
+
+    def acknowledge(self, control: Congestion, now_s: float, sent_s: float) -> None:
+        """Learn that a packet that was sent then has arrived."""
+        round_trip_s, since_s = now_s - sent_s, now_s - self.began_s
+        self.acked += 1
+        self.total_acked += 1
+        self.total_round_trip_s += round_trip_s
+        for place, value in enumerate((since_s, since_s * since_s, round_trip_s, since_s * round_trip_s)):
+            self.sums[place] += value
+        self.least_s = min(self.least_s, round_trip_s)
+        control.on_ack(now_s, round_trip_s)
+
+    def finish(self, now_s: float) -> Interval:
+        """End the monitor interval, and begin the next."""
+        mean_s = self.sums[2] / self.acked if self.acked else math.nan
+        gradient = gradient_of(self.acked, self.sums)
+        over = Interval(self.began_s, now_s, self.sent, self.acked, self.lost, mean_s, gradient, self.least_s)
+        self.began_s, self.sent, self.acked, self.lost, self.sums = now_s, 0, 0, 0, [0.0] * 4
+        return over
+
+
+@dataclass
+class Flow(FlowCounts):
+    """A sender: what is under way, and what it counted since its interval began."""
+
+    route: Route
+    control: Congestion
+    last_s: float = -math.inf  # when it sent last
+    gap: float = 0.0  # to the next packet, in packets at the pace
+    number: int = 0  # of the next packet
+    notices: deque[tuple[float, float, bool]] = field(default_factory=deque)  # when it is told, when sent, arrived?
 
     def due_s(self, now_s: float) -> float:
         """When the next packet may leave; never while the window is full, or after the flow stopped."""
@@ -94,27 +133,7 @@ class Flow:
     def hear(self) -> None:
         """Take the next notice in."""
         now_s, sent_s, arrived = self.notices.popleft()
-        if not arrived:
-            self.lost += 1
-            self.total_lost += 1
-            self.control.on_loss(now_s, sent_s)
-            return
-        round_trip_s, since_s = now_s - sent_s, now_s - self.began_s
-        self.acked += 1
-        self.total_acked += 1
-        self.total_round_trip_s += round_trip_s
-        for place, value in enumerate((since_s, since_s * since_s, round_trip_s, since_s * round_trip_s)):
-            self.sums[place] += value
-        self.least_s = min(self.least_s, round_trip_s)
-        self.control.on_ack(now_s, round_trip_s)
-
-    def finish(self, now_s: float) -> Interval:
-        """End the monitor interval, and begin the next."""
-        mean_s = self.sums[2] / self.acked if self.acked else math.nan
-        gradient = gradient_of(self.acked, self.sums)
-        over = Interval(self.began_s, now_s, self.sent, self.acked, self.lost, mean_s, gradient, self.least_s)
-        self.began_s, self.sent, self.acked, self.lost, self.sums = now_s, 0, 0, 0, [0.0] * 4
-        return over
+        (self.acknowledge if arrived else self.lose)(self.control, now_s, sent_s)
 
 
 class Server:

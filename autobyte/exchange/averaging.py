@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
 
 import torch.distributed as dist
 
@@ -16,14 +15,11 @@ from autobyte.config import Config, Space
 from autobyte.errors import InputError, unknown
 from autobyte.exchange.arrays import Array
 from autobyte.exchange.connection import ArrayConnection
-from autobyte.exchange.spec import ArrayLayer, ArraySpec
+from autobyte.exchange.spec import ArraySpec
 from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.arguments import AUTO, BYTESCHEDULER, SERVED, check_diagnostics, check_policy, check_space
-from autobyte.torch.exchange.training import Training
 from autobyte.torch.log import show_log
-from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import DEFAULT, begin_with
-from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.tuning.advice import DRIFT, Adviser
 from autobyte.torch.tuning.callback import Callback, WindowReport
 from autobyte.torch.tuning.online import Online
@@ -168,7 +164,7 @@ class Averaging:
         if self._last_report is not None:
             return self._last_report
         tuner = None if self._search is None else self._search.tuner
-        return report_on(cast(Training, self.connection), self._online.adviser, tuner=tuner, default=self._default)
+        return report_on(self.connection, self._online.adviser, tuner=tuner, default=self._default)
 
     def close(self) -> None:
         """Let go of the tuner, of threads and sockets; a second call does nothing."""
@@ -188,7 +184,7 @@ class Averaging:
         if settings.tuner is None and settings.policy != AUTO:
             return None
         search = Search(
-            cast(Training, self.connection), tuner=settings.tuner, space=settings.space, budget=settings.budget,
+            self.connection, tuner=settings.tuner, space=settings.space, budget=settings.budget,
             seed=settings.seed, keep=settings.keep,
         )  # fmt: skip
         search.resume()
@@ -196,20 +192,15 @@ class Averaging:
 
     def _make_online(self) -> Online:
         """What measures windows, and switches plans. It asks of a connection what it asks of PyTorch's training."""
-        training, layers = cast(Training, self.connection), _as_called(self.connection.layers)
+        training, layers = self.connection, self.connection.layers
         adviser = None
         if self.connection.rank == 0:
             adviser = Adviser(training, layers, self._search, drift=self._settings.drift)
         heard = self._settings.on_window
         callback = None if heard is None else Callback({"on_window=": heard})
-        online = Online(training, layers, cast(LayerTimes, self._times), adviser, callback=callback)
+        online = Online(training, layers, self._times, adviser, callback=callback)
         self._arrays.announces = online.announces
         return online
-
-
-def _as_called(layers: Sequence[ArrayLayer]) -> Sequence[CalledLayer]:
-    """Layers for tuning, which asks for their names and parameters alone."""
-    return cast(Sequence[CalledLayer], layers)
 
 
 @atexit.register

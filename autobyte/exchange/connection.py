@@ -24,6 +24,7 @@ from autobyte.torch.arguments import AUTO, SERVED
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.diagnostics import Diagnostics
 from autobyte.torch.exchange.engines import STREAMS, connector
+from autobyte.torch.exchange.pacing import Pace
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.secret import VARIABLE, mark
@@ -69,6 +70,7 @@ class ArrayConnection:
         self.ranks = self.servers = list(range(self.size))
         self.name = name_for(self.ranks)
         self.ways = (self.engine,)
+        self.pace: Pace | None = None
         self.config = config
         self.progress = Progress()
         known = Diagnostics(diagnostics, rank=self.rank)

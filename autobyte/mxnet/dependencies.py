@@ -3,7 +3,7 @@
 import ctypes
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -28,7 +28,14 @@ _numbers = itertools.count(1)
 _lock = threading.Lock()
 
 
-def hold(array: mx.nd.NDArray, begin: Callable[[Release], None], priority: int = 0) -> None:
+def hold(
+    array: mx.nd.NDArray,
+    begin: Callable[[Release], None],
+    priority: int = 0,
+    *,
+    beside: Sequence[mx.nd.NDArray] = (),
+    reads: Sequence[mx.nd.NDArray] = (),
+) -> None:
     """Let whatever reads or writes an array from now on wait until it is released.
 
     Args:
@@ -36,16 +43,23 @@ def hold(array: mx.nd.NDArray, begin: Callable[[Release], None], priority: int =
         begin: called in a thread of MXNet's, when all that was issued on the array so far is done. It is given what
             releases the array, to be called once, from any thread.
         priority: among what is ready.
+        beside: more arrays that are held with it.
+        reads: arrays that nothing writes meanwhile; others may read them.
     """
+    held = [array, *beside]
     with _lock:
         number = next(_numbers)
         _waiting[number] = begin
     check_call(
         _LIB.MXEnginePushAsyncND(
-            _run, ctypes.c_void_p(number), None, ctypes.byref(_CPU), None, 0, (ctypes.c_void_p * 1)(array.handle), 1,
-            ctypes.byref(_PRIORITIZED), priority, b"autobyte", False,
+            _run, ctypes.c_void_p(number), None, ctypes.byref(_CPU), _handles(reads), len(reads), _handles(held),
+            len(held), ctypes.byref(_PRIORITIZED), priority, b"autobyte", False,
         )
     )  # fmt: skip
+
+
+def _handles(arrays: Sequence[mx.nd.NDArray]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(arrays))(*(each.handle for each in arrays))
 
 
 def memory(array: mx.nd.NDArray) -> npt.NDArray[Any]:

@@ -33,6 +33,7 @@ from autobyte.torch.arguments import (
 )
 from autobyte.torch.exchange.admission import is_off, is_rank_0
 from autobyte.torch.exchange.join import Company
+from autobyte.torch.exchange.pacing import pace_of
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.listening import Listeners
 from autobyte.torch.log import show_log
@@ -104,6 +105,8 @@ class DistributedOptimizer(Optimizer, Joinable):
             the temporary directory; None writes nothing.
         undo: whether a GPU that is ahead of the network keeps copies for `recover()`, on the engine `nccl`: of
             parameters and optimizer state, for two steps. Other engines need none of these, and can always recover.
+        pacing: for `ps`, how fast the kernel sends on each connection: `mocc:throughput=0.8,latency=0.1,loss=0.1`,
+            weights that `autobyte.congestion` serves, or `rate:1Gbit`; by default as the kernel likes.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -141,6 +144,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         log_to: object = None,
         diagnostics: Path | str | bool | None = True,
         undo: bool = False,
+        pacing: str | None = None,
     ) -> None:
         Joinable.__init__(self)
         with rank_0_speaks():
@@ -155,6 +159,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             functions = metrics(every=log_every, target=log_to)
             check_diagnostics(diagnostics)
             check_space(space, tuner=tuner, policy=policy, config=config)
+            pace = None if pacing is None else pace_of(pacing, engine=engine)
         if on_window is not None:
             functions["on_window="] = on_window
         self._optimizer = optimizer
@@ -189,6 +194,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             listener=listeners,
             average=getattr(model, "autobyte_average", True),
             diagnostics=diagnostics,
+            pace=pace,
         )
         search = partial(Search, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
         self._mode = On(

@@ -52,7 +52,7 @@ def test_train_evaluate_and_adapt(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_bench_runs_each_on_the_link(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("bench", "--rate", "8Mbit", "--delay", "25ms", "--loss", "1%", "--seconds", "6s")
+    words = ("bench", "--rate", "8Mbit", "--delay", "25ms", "--loss", "1%", "--seconds", "6s", "--simulated")
     data = shown(capsys, *words, "--algorithms", "cubic,bbr,mocc", "--objective", "0.8,0.1,0.1")
     assert "loss_error" not in data["runs"][0]
     twice = shown(capsys, *words, "--algorithms", "cubic", "--seeds", "2")["runs"][0]
@@ -69,9 +69,28 @@ def test_bench_runs_each_on_the_link(capsys: pytest.CaptureFixture[str]) -> None
     assert "⟨0.1, 0.8, 0.1⟩" in table
 
 
+def test_bench_measures_beside_the_simulation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("bench", "--rate", "4Mbit", "--delay", "10ms", "--seconds", "1s")
+    monkeypatch.setattr("autobyte.congestion.datapath.beside.LATE", 1e9)  # however busy this machine is
+    (row,) = shown(capsys, *words, "--algorithms", "bbr")["runs"]
+    assert row["p99_s"] >= 0.99 * row["round_trip_s"]
+    assert 0 < row["measured"]["utilisation"] <= 1.05
+    assert row["measured"]["others_cores"] >= 0
+    monkeypatch.setattr("autobyte.congestion.datapath.beside.LATE", 0.0)
+    monkeypatch.setattr("autobyte.congestion.datapath.beside.TRIES", 1)
+    assert run(["congestion", *words, "--algorithms", "bbr"]) == 2
+    assert "ms late: this machine is too slow or too busy for this link" in capsys.readouterr().err
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert run(["congestion", *words, "--algorithms", "kernel-cubic"]) == 2
+    assert "the testbed needs root, to make network namespaces" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
+        ("bench --simulated --algorithms kernel-bbr", "the kernel's TCP is not simulated: leave it out of"),
         ("bench --rate 0bit", "rate must be positive, got '0bit'"),
         ("bench --loss 120%", "loss must be from 0 to below 100 %, got '120%'"),
         ("bench --delay 0s", "a round trip must be a positive time, got 0.0 s"),

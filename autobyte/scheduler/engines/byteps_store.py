@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Told = Callable[[int], None]  # of a key
 
 POLL_S = 2e-4
+TURNS = (
+    2  # names of a key, in turn: a server writes what is pushed first over a sum that others may not have pulled yet
+)
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
 PRIVATE = 0x4000 | (1 << 18)  # MS_REC | MS_PRIVATE
 SHARED_MEMORY = b"/dev/shm"
@@ -42,6 +45,7 @@ class BytePSStore:
     def __init__(self, role: str, *, pushed: Told, pulled: Told) -> None:
         self._pushed, self._pulled = pushed, pulled
         self._keys: list[torch.Tensor] = []
+        self._rounds: list[int] = []  # how often each was moved
         self._pending: dict[int, int] = {}  # keys by BytePS's handles
         self._lock = threading.Lock()
         if role == "worker":
@@ -64,13 +68,17 @@ class BytePSStore:
         """
         import torch  # noqa: PLC0415 - servers and scheduler do without
 
-        self._byteps.declare(f"autobyte.{len(self._keys)}")
+        for turn in range(TURNS):
+            self._byteps.declare(f"autobyte.{len(self._keys)}.{turn}")
         self._keys.append(torch.frombuffer(memory, dtype=getattr(torch, dtype)))
+        self._rounds.append(0)
 
     def move(self, key: int, priority: int) -> None:
         """Send a key's values to the servers, and get its sum from them."""
+        turn = self._rounds[key] % TURNS
+        self._rounds[key] += 1
         handle = self._byteps.push_pull_async_inplace(
-            self._keys[key], average=False, name=f"autobyte.{key}", priority=priority
+            self._keys[key], average=False, name=f"autobyte.{key}.{turn}", priority=priority
         )
         with self._lock:
             self._pending[handle] = key

@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import psutil
 import torch
 
 from autobyte.scheduler.engines import carrier
@@ -19,6 +21,8 @@ from autobyte.scheduler.engines.lines import Line
 
 STARTING_S = 60.0  # in which the scheduler must have begun
 ENDING_S = 5.0
+LOOK_S = 0.02  # between two looks at what the scheduler listens at
+PORTS = 3  # that the scheduler tries
 
 
 class Library(NamedTuple):
@@ -106,15 +110,22 @@ class Carriers:
             os.close(memory)
 
     def _schedule(self, host: str) -> tuple[str, int, int, str] | str:
-        """Start the scheduler; its address, its port, the one where all members meet and their token, or its end."""
+        """Start the scheduler; its address, its port, the one where all members meet and their token, or its end.
+
+        The library takes the port itself, after it was found free: if another process was faster, it is told another.
+        """
         self._token = secrets.token_hex(16)
-        with socket.create_server((host, 0)) as free:
-            port = free.getsockname()[1]
-        self._told |= {"root": host, "port": port}
-        line = self._launch("scheduler")
-        line.sock.settimeout(STARTING_S)
-        meet = next(line.messages(), None)
-        return self.last_words("scheduler") if meet is None else (host, port, meet[1], self._token)
+        for _ in range(PORTS):
+            port = free_port(host)
+            self._told |= {"root": host, "port": port}
+            line = self._launch("scheduler")
+            line.sock.settimeout(STARTING_S)
+            meet = next(line.messages(), None)
+            if meet is None:
+                break
+            if listens(self._processes[-1], port):
+                return host, port, meet[1], self._token
+        return self.last_words("scheduler")
 
     def _launch(self, role: str) -> Line:
         near, far = socket.socketpair()
@@ -128,6 +139,24 @@ class Carriers:
         self._processes.append(process)
         self._lines.append(Line(near))
         return self._lines[-1]
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens at, for the moment."""
+    with socket.create_server((host, 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def listens(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until a process listens at a port: False if it ends before, or takes too long."""
+    until = time.monotonic() + STARTING_S
+    while process.poll() is None and time.monotonic() < until:
+        for each in psutil.net_connections("tcp"):
+            if each.pid == process.pid and each.status == psutil.CONN_LISTEN and each.laddr.port == port:
+                return True
+        time.sleep(LOOK_S)
+    return False
 
 
 def environment(role: str, told: Mapping[str, Any]) -> dict[str, str]:

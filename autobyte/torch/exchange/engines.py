@@ -31,6 +31,7 @@ from autobyte.torch.exchange.connect import connect
 from autobyte.torch.exchange.control import Control
 from autobyte.torch.exchange.deadline import Deadline
 from autobyte.torch.exchange.mirrors import Mirrors
+from autobyte.torch.exchange.pacing import Pace
 from autobyte.torch.exchange.ways import Way
 
 
@@ -47,6 +48,7 @@ class Connecting(Protocol):
     largest: int
     buffers: Buffers
     control: Control
+    pace: Pace | None
 
 
 def _all_reduce(training: Connecting, timeout: timedelta) -> Engine:
@@ -58,13 +60,14 @@ def _all_reduce(training: Connecting, timeout: timedelta) -> Engine:
 
 def _servers(training: Connecting, timeout: timedelta) -> Engine:
     rank, workers, servers = training.control.global_rank, training.ranks, training.servers
-    return ParameterServer(
-        training.buffers,
-        rank=rank,
-        workers=workers,
-        servers=servers,
-        connect=lambda: _reach(training, training.name, servers, timeout, largest=training.largest),
-    )
+
+    def paced() -> dict[tuple[int, str], Connection]:
+        made = _reach(training, training.name, servers, timeout, largest=training.largest)
+        if training.pace is not None:
+            training.pace([connection.sock for connection in made.values()])
+        return made
+
+    return ParameterServer(training.buffers, rank=rank, workers=workers, servers=servers, connect=paced)
 
 
 def led(training: Connecting, engine: Engine, timeout: timedelta) -> Engine:

@@ -37,6 +37,7 @@ from autobyte.torch.exchange.engines import connector, led, resolve, way_of, way
 from autobyte.torch.exchange.exchange import Exchange
 from autobyte.torch.exchange.listener import Listener
 from autobyte.torch.exchange.lookout import Lookout
+from autobyte.torch.exchange.pacing import Pace
 from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.reduction import Reduction
 from autobyte.torch.exchange.rollcall import LONG_S
@@ -80,6 +81,7 @@ class Training:
         listener: hears of gradients.
         average: whether sums are divided by the number of ranks.
         diagnostics: the folder for what is known of a failure; True is the job's own, None is none.
+        pace: paces the connections of the engine `ps`.
     """
 
     def __init__(
@@ -98,11 +100,11 @@ class Training:
         listener: Listener,
         average: bool = True,
         diagnostics: Path | str | bool | None = None,
+        pace: Pace | None = None,
     ) -> None:
         with rank_0_speaks():
             _check_options(engine, wire_dtype=wire_dtype, accumulation=accumulation, order=order)
-        self.order = order
-        self._timeout = timeout
+        self.order, self._timeout, self.pace = order, timeout, pace
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         if self.rank == 0 and restart_fails():
@@ -198,13 +200,7 @@ class Training:
             made.callback(transport.close)
         rank, rollcall = self.control.global_rank, self.control.rollcall
         self.session: Session = Session(
-            plan,
-            transport,
-            rank=rank,
-            timeout=timeout,
-            progress=self.progress,
-            rollcall=rollcall,
-            diagnostics=known,
+            plan, transport, rank=rank, timeout=timeout, progress=self.progress, rollcall=rollcall, diagnostics=known
         )
         self._lookout = self._look_out()
         if self._lookout is not None:

@@ -2,9 +2,10 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
+import torch
 from torch import nn
 
 from autobyte.config import Config, Space
@@ -13,13 +14,24 @@ from autobyte.job import ITEMSIZE, Cluster, Job, Layer, Model, Tensor
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.policies import make_plan, space_of
 from autobyte.simulator.simulate import simulate
-from autobyte.torch.model.layers import CalledLayer
 from autobyte.units import MIB
 
 #: What training begins with: ByteScheduler's sizes, small tensors fused.
 DEFAULT = Config(4_000_000, 16_000_000, knobs={"fusion": 1})
 SLOWER = (1.0, 0.9, 0.8)  # parts of the measured rate that orders are made for
 _ANY = Model("any", (Layer("any", (), 0.0, 0.0),), 1)  # defaults do not depend on the model
+
+
+class NamedLayer(Protocol):
+    """A layer: what its gradients belong to."""
+
+    @property
+    def name(self) -> str:
+        """Of the layer."""
+
+    @property
+    def parameters(self) -> Sequence[tuple[str, torch.Tensor]]:
+        """With their names, those whose gradients travel with it."""
 
 
 def begin_with(policy: str, *, workers: int, servers: bool, space: Space | None = None) -> Config:
@@ -59,7 +71,7 @@ def unmeasured(name: str, parameters: Iterable[tuple[str, nn.Parameter]], *, bat
 
 def timed(
     shape: Model,
-    layers: Iterable[CalledLayer],
+    layers: Iterable[NamedLayer],
     names: Container[str],
     forward_s: Iterable[float],
     backward_s: Iterable[float],
@@ -139,7 +151,7 @@ def _as_measured(job: Job, measured: Mapping[str, Any]) -> Job:
     return priced(job, bytes_per_s=measured["bytes_per_s"], per_block_s=measured["per_block_s"])
 
 
-def describe(name: str, parameter: nn.Parameter, layer: int) -> Tensor:
+def describe(name: str, parameter: torch.Tensor, layer: int) -> Tensor:
     """A parameter's gradient as the scheduler knows it."""
     dtype = str(parameter.dtype).removeprefix("torch.")
     if dtype not in ITEMSIZE:

@@ -14,15 +14,14 @@ from autobyte.compilations import is_compiling
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Floats, Job
-from autobyte.torch.exchange.training import Training
-from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.planning import MeasuredPlan, planned_order, priced, timed
+from autobyte.torch.model.planning import MeasuredPlan, NamedLayer, planned_order, priced, timed
 from autobyte.torch.tuning.audition import Audition
 from autobyte.torch.tuning.callback import State
 from autobyte.torch.tuning.costs import NOMINAL_S, BlockCosts
 from autobyte.torch.tuning.kept import Trial
 from autobyte.torch.tuning.recording import Recording
 from autobyte.torch.tuning.search import Search
+from autobyte.torch.tuning.subject import TunedTraining
 from autobyte.torch.tuning.window import RankWindow
 from autobyte.trace import Measurement, RuntimeStats
 from autobyte.tuning import WARMUP, WINDOW, Tuning
@@ -165,8 +164,8 @@ class Adviser:
 
     def __init__(
         self,
-        training: Training,
-        layers: Sequence[CalledLayer],
+        training: TunedTraining,
+        layers: Sequence[NamedLayer],
         search: Search | None = None,
         *,
         drift: float = DRIFT,

@@ -13,12 +13,11 @@ from autobyte.config import Config
 from autobyte.job import Floats
 from autobyte.scheduler.policies import make_plan
 from autobyte.torch.exchange.control import Tally
-from autobyte.torch.exchange.training import Training
-from autobyte.torch.model.layers import CalledLayer
-from autobyte.torch.model.times import LayerTimes
+from autobyte.torch.model.planning import NamedLayer
 from autobyte.torch.tuning.advice import Advice, Adviser, Window
 from autobyte.torch.tuning.callback import Callback, WindowReport
 from autobyte.torch.tuning.costs import sent, totals
+from autobyte.torch.tuning.subject import LayerClock, TunedTraining
 from autobyte.torch.tuning.window import RankWindow
 from autobyte.tuning import BRIEF, WARMUP, WINDOW
 
@@ -65,9 +64,9 @@ class Online:
 
     def __init__(
         self,
-        training: Training,
-        layers: Sequence[CalledLayer],
-        times: LayerTimes,
+        training: TunedTraining,
+        layers: Sequence[NamedLayer],
+        times: LayerClock,
         adviser: Adviser | None,
         callback: Callback | None = None,
         hand_over: Callable[[], bool] = lambda: False,

@@ -11,10 +11,10 @@ from rich.table import Table
 from autobyte.bound import bound_s
 from autobyte.config import Config
 from autobyte.scheduler.policies import label_of
-from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.advice import Adviser
 from autobyte.torch.tuning.callback import State
 from autobyte.torch.tuning.kept import Trial, by_engine, fastest_by_engine, yardstick
+from autobyte.torch.tuning.subject import TunedTraining
 from autobyte.tuning import WINDOW
 from autobyte.units import format_percent
 
@@ -220,7 +220,7 @@ class Report:
 
 
 def report_on(
-    training: Training, adviser: Adviser | None, *, tuner: str | None, default: Config, untuned: str = ""
+    training: TunedTraining, adviser: Adviser | None, *, tuner: str | None, default: Config, untuned: str = ""
 ) -> Report:
     """What rank 0 knows; other ranks know the config only.
 

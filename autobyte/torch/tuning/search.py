@@ -13,9 +13,9 @@ from autobyte.errors import AutoByteError, FileError, InputError
 from autobyte.job import Job
 from autobyte.scheduler.policies import POLICIES
 from autobyte.torch.arguments import AUTO, check_policy, check_space
-from autobyte.torch.exchange.training import Training
 from autobyte.torch.tuning.audition import Audition
 from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial, by_engine, fastest_by_engine, yardstick
+from autobyte.torch.tuning.subject import TunedTraining
 from autobyte.tuners.base import TUNERS, Tuner
 from autobyte.tuning import Tuning, make_tuner
 
@@ -43,7 +43,7 @@ class Search:
 
     def __init__(
         self,
-        training: Training,
+        training: TunedTraining,
         *,
         tuner: str | None,
         space: Space | None,
@@ -216,7 +216,7 @@ class Search:
         return float(min(job.cluster.up_bytes_per_s))
 
 
-def use_kept(training: Training, path: Path, *, policy: str, tuner: str | None, space: Space | None) -> None:
+def use_kept(training: TunedTraining, path: Path, *, policy: str, tuner: str | None, space: Space | None) -> None:
     """Use the config in a kept file, as rank 0 finds it, whatever the file says of link and search. Collective.
 
     Args:
@@ -279,7 +279,7 @@ def made_in_time(name: str, make: Callable[[], Tuner], *, patience_s: float = PA
     return tuner
 
 
-def fingerprint(training: Training, *, policy: str) -> Fingerprint:
+def fingerprint(training: TunedTraining, *, policy: str) -> Fingerprint:
     """What is trained, and on what."""
     job = training.job
     return Fingerprint(

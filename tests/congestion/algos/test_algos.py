@@ -107,11 +107,24 @@ def test_cubic_grows_like_reno_once_reno_is_back() -> None:
     assert grown[-1] == pytest.approx(1.0)
 
 
-def test_cubic_is_no_slower_than_reno_at_a_short_round_trip() -> None:
-    """Floyd et al., 2000: a mean window of √(α (1 + β) / 2 (1 − β) loss); α is Reno's at first and 1 later."""
-    share = alone("cubic", loss=0.01, queue=DEEP, seconds=240.0)
-    reno, later = math.sqrt(1.5 / 0.01), math.sqrt((1 + BETA) / (2 * (1 - BETA)) / 0.01)
-    assert 0.9 * reno < share.packets_per_s * share.round_trip_s < later
+@pytest.mark.parametrize("every", [100, 400])
+def test_cubics_mean_window_is_renos_where_losses_come_evenly(every: int) -> None:
+    """RFC 9438, sec. 4.3: α = 3 (1 − β) / (1 + β) until the window is back gives Reno's mean, √(1.5 / loss)."""
+    cubic, round_trips, acked = Cubic(), 0.0, 0
+    for packet in range(200 * every):
+        if packet % every == every - 1:
+            cubic.on_loss(1e-6 * packet, math.inf)
+            continue
+        cubic.on_ack(1e-6 * packet, 1e-6)  # so short a round trip that the cubic curve is flat
+        if packet > 50 * every:
+            round_trips, acked = round_trips + 1 / cubic.window, acked + 1
+    assert acked / round_trips == pytest.approx(math.sqrt(1.5 * every), rel=0.02)
+
+
+def test_cubic_is_no_slower_than_reno_at_random_losses() -> None:
+    """Late losses let it grow by one per round trip, so its mean is above that of even ones."""
+    share = alone("cubic", loss=0.01, queue=DEEP, seconds=120.0)
+    assert share.packets_per_s * share.round_trip_s > math.sqrt(1.5 / 0.01)
 
 
 @pytest.mark.parametrize("name", ["cubic", "vegas", "copa", "bbr"])

@@ -1,11 +1,17 @@
 """What ps-lite reads is what this training says, whatever the environment says."""
 
 import os
+import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from clusters import WITH_MXNET
 
-from autobyte.scheduler.engines.carriers import Carriers, Library, environment
+from autobyte.scheduler.engines import carriers
+from autobyte.scheduler.engines.carriers import Carriers, Library, environment, free_port, listens
+from autobyte.torch.exchange.clusters import mxnet
 
 
 def test_processes_belong_to_this_cluster_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,3 +46,26 @@ def test_says_why_a_library_does_not_load() -> None:
         Carriers(library, rank=0, size=2, host="127.0.0.1", share=share)
     with pytest.raises(ConnectionError, match="/nowhere/"):
         Carriers(library, rank=1, size=2, host="127.0.0.1", share=lambda _: shared[0])
+
+
+def test_a_scheduler_is_seen_to_listen_or_to_end() -> None:
+    port = free_port("127.0.0.1")
+    program = "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); sys.stdin.read()"
+    words = [sys.executable, "-c", program, str(port)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as first:
+        assert listens(first, port)
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as late:
+            assert not listens(late, port), "the other process listens there"
+        assert first.stdin is not None
+        first.stdin.close()
+
+
+@WITH_MXNET
+def test_the_scheduler_takes_another_port_if_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = [taken.getsockname()[1], free_port("127.0.0.1")]
+        left = list(ports)
+        monkeypatch.setattr(carriers, "free_port", lambda host: left.pop(0))
+        own = Carriers(mxnet(), rank=0, size=1, host="127.0.0.1", share=lambda value: value)
+        assert own._told["port"] == ports[1]
+        own.close()

@@ -1,0 +1,77 @@
+"""What a congestion control gets over the relay, to stand beside what it gets of the simulated link."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from autobyte.congestion.algos import make_control
+from autobyte.congestion.datapath.measure import Measured, run_kernel, run_over_relay
+from autobyte.congestion.datapath.relay import Hop
+from autobyte.congestion.objectives import Objective
+from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, Route
+from autobyte.errors import AutoByteError
+from autobyte.testbed.load import OtherLoad
+
+KERNEL = {"kernel-cubic": "cubic", "kernel-bbr": "bbr"}  # TCP of the kernel, which simulates nothing
+LATE = 0.02  # of a round trip without a queue: a relay that is later is another link
+TRIES = 3  # of a run whose relay is late
+
+
+def run_beside(
+    bottleneck: Bottleneck, route: Route, name: str, wish: Objective, *, seconds: float, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """Run a control over the relay on a link as it is simulated, once for each seed.
+
+    Args:
+        bottleneck: its rate must stay.
+        route: of the flow.
+        name: of a control, or of `KERNEL`.
+        wish: for mocc.
+        seconds: of each run, of which the last half counts.
+        seeds: of losses, and of trials' order.
+
+    Returns:
+        Means by the names of `Measured`; with two seeds or more their standard errors, as `…_error`; and
+        `others_cores`, what other processes used meanwhile.
+
+    Raises:
+        AutoByteError: the relay does not keep up in any try, or `KERNEL` has no right to make network namespaces.
+        InputError: no such control.
+    """
+    with OtherLoad() as others:
+        runs = [_run(bottleneck, route, name, wish, seconds=seconds, seed=seed) for seed in seeds]
+    return _means(runs) | {"others_cores": others.cores}
+
+
+def _run(bottleneck: Bottleneck, route: Route, name: str, wish: Objective, *, seconds: float, seed: int) -> Measured:
+    """One run; again if the relay was late."""
+    hop = Hop(
+        bottleneck.profile.packets_per_s[0] * PACKET_BYTES,
+        route.round_trip_s / 2,
+        bottleneck.queue_packets,
+        bottleneck.loss,
+        headers=0 if name in KERNEL else Hop.headers,
+        seed=seed,
+    )
+    for _ in range(TRIES):
+        if name in KERNEL:
+            run = run_kernel(hop, KERNEL[name], seconds=seconds, settled_s=seconds / 2)
+        else:
+            run = run_over_relay(hop, make_control(name, wish, seed=seed), seconds=seconds, settled_s=seconds / 2)
+        if run.late_s <= LATE * route.round_trip_s:
+            return run
+    raise AutoByteError(
+        f"the relay let packets leave {1e3 * run.late_s:.2g} ms late: this machine is too slow or too busy for this "
+        "link; take a lower rate or a longer delay"
+    )
+
+
+def _means(runs: Sequence[Measured]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name in (each.name for each in fields(Measured)):
+        values = [float(getattr(run, name)) for run in runs]
+        found[name] = statistics.fmean(values)
+        if len(values) > 1:
+            found[f"{name}_error"] = statistics.stdev(values) / len(values) ** 0.5
+    return found

@@ -1,0 +1,116 @@
+"""What tuning asks of a training, whatever front end computes its gradients."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from autobyte.config import Config
+from autobyte.job import Floats, Job
+from autobyte.scheduler.plan import Plan
+from autobyte.torch.exchange.control import Control
+from autobyte.torch.exchange.progress import Progress
+from autobyte.torch.exchange.session import Session
+
+
+class KnownWaits(Protocol):
+    """Waits of the model for averages."""
+
+    def forget(self) -> None:
+        """Let waits so far count that are known to be over, and no others."""
+
+
+class TunedExchange(Protocol):
+    """What moves gradients."""
+
+    @property
+    def parameters(self) -> Mapping[str, Tensor]:
+        """By the names of gradients that travel."""
+
+    @property
+    def plan(self) -> Plan:
+        """In force from the next step on."""
+
+    @property
+    def waits(self) -> KnownWaits:
+        """Of the model for averages."""
+
+    @property
+    def exposed_s(self) -> float:
+        """For how long the model has stood still for averages, in all steps (s)."""
+
+    @property
+    def out(self) -> int:
+        """Steps until all ranks know what one has announced."""
+
+    @property
+    def reduction(self) -> object | None:
+        """What hands gradients to PyTorch's reducer; None while they travel as blocks."""
+
+    @property
+    def ahead_of_ranks(self) -> bool:
+        """Whether a device waits for other ranks, and no thread may."""
+
+
+class TunedTraining(Protocol):
+    """One rank of a training that is tuned."""
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks train."""
+
+    @property
+    def engine(self) -> str:
+        """That gradients travel by where a config names no other."""
+
+    @property
+    def ways(self) -> Sequence[str]:
+        """Engines between which tuning may choose, that one first."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the parameters, the same on all ranks."""
+
+    @property
+    def job(self) -> Job:
+        """Model, as far as it is known, and cluster."""
+
+    @property
+    def config(self) -> Config:
+        """In force."""
+
+    @property
+    def progress(self) -> Progress:
+        """Counts steps."""
+
+    @property
+    def control(self) -> Control:
+        """What ranks say to each other."""
+
+    @property
+    def session(self) -> Session:
+        """What starts blocks."""
+
+    @property
+    def exchange(self) -> TunedExchange:
+        """What moves gradients."""
+
+    def replan(self, job: Job, config: Config, order: Sequence[int] | None) -> None:
+        """Use another plan from the next step on. Collective."""
+
+    def fitting(self, config: Config) -> Config:
+        """A config that was found elsewhere, as it can be used here."""
+
+
+class LayerClock(Protocol):
+    """Knows layers' times."""
+
+    def seconds(self) -> tuple[Floats, Floats] | None:
+        """Forward and backward times of the latest step, shapes [layers] (s); None if they were read already."""
+
+    def be_exact(self, exact: bool) -> None:
+        """Say whether the next step must be measured exactly."""

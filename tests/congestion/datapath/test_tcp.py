@@ -1,0 +1,110 @@
+"""The kernel's TCP on this host: its counts are read, and it keeps to the pace that it is given."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from autobyte.congestion.datapath.tcp import TcpCounts, TcpPacing, set_pace
+from autobyte.congestion.paths import Interval
+from autobyte.errors import AutoByteError
+
+
+@pytest.fixture
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends; what the first one sends is read until it closes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        receiver, _ = listener.accept()
+    with sender, receiver:
+        yield sender, receiver
+
+
+def drain(receiver: socket.socket) -> threading.Thread:
+    def read() -> None:
+        while receiver.recv(1 << 20):
+            pass
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return thread
+
+
+def sent_in(sender: socket.socket, seconds: float, step=lambda now_s: None) -> int:
+    """Bytes acknowledged while as much is sent as goes."""
+    sender.settimeout(0.01)
+    before, begun_s = TcpCounts.of(sender).acked_bytes, time.monotonic()
+    while (now_s := time.monotonic() - begun_s) < seconds:
+        step(now_s)
+        try:
+            sender.send(bytes(1 << 16))
+        except TimeoutError:
+            continue
+    return TcpCounts.of(sender).acked_bytes - before
+
+
+def test_the_kernel_keeps_to_a_pace_without_the_discipline_fq(connection) -> None:
+    sender, receiver = connection
+    reader = drain(receiver)
+    pace = 20e6
+    set_pace(sender, pace)
+    sent_in(sender, 0.1)  # what the start lets through at once
+    assert 0.8 * pace < sent_in(sender, 0.5) / 0.5 < 1.1 * pace
+    counts = TcpCounts.of(sender)
+    assert counts.sent + 1 >= counts.delivered > 0  # the SYN is delivered, too
+    assert 0 < counts.least_round_trip_s <= counts.round_trip_s < 1
+    set_pace(sender, float("inf"))
+    assert sent_in(sender, 0.2) / 0.2 > 2 * pace
+    sender.close()
+    reader.join(5.0)
+
+
+class Doubling:
+    """Doubles its pace with every interval; keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.packets_per_s, self.window, self.interval_s = 20.0, float("inf"), 0.05
+        self.told: list[Interval] = []
+
+    def on_ack(self, now_s: float, round_trip_s: float) -> None:
+        raise AssertionError("the kernel tells of no packet")
+
+    def on_loss(self, now_s: float, sent_s: float) -> None:
+        raise AssertionError("the kernel tells of no packet")
+
+    def on_interval(self, interval: Interval) -> None:
+        self.told.append(interval)
+        self.packets_per_s = min(2 * self.packets_per_s, 1000.0)
+
+
+def test_a_control_paces_a_connection(connection) -> None:
+    sender, receiver = connection
+    reader = drain(receiver)
+    control = Doubling()
+    pacing = TcpPacing(sender, control, now_s=0.0)
+    nbytes = sent_in(sender, 0.6, pacing.step)
+    segment = TcpCounts.of(sender).segment_bytes  # it grows at the start
+    assert pacing.bytes_per_s == 1000.0 * segment
+    assert nbytes < 0.65 * 1000 * segment
+    assert len(control.told) > 5
+    assert all(one.end_s == two.start_s for one, two in zip(control.told, control.told[1:], strict=False))
+    assert any(one.sent > 0 for one in control.told)
+    sender.close()
+    reader.join(5.0)
+
+
+def test_an_idle_connection_says_nothing_about_its_pace(connection) -> None:
+    control = Doubling()
+    pacing = TcpPacing(connection[0], control, now_s=0.0)
+    assert pacing.step(0.01) == pytest.approx(0.05)
+    pacing.step(0.06)
+    (only,) = control.told
+    assert (only.sent, only.acked, only.lost) == (0, 0, 0)
+
+
+def test_a_closed_connection_is_one_line(connection) -> None:
+    connection[0].close()
+    with pytest.raises(AutoByteError, match="the kernel says nothing about this connection"):
+        TcpCounts.of(connection[0])

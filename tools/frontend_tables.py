@@ -1,0 +1,53 @@
+"""The tables of docs/benchmarks.md about other frameworks on shaped links, from docs/data/frontends.
+
+`make keras` and the like keep there what `autobyte bench --frontend` measures.
+
+python tools/frontend_tables.py
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from judge_tables import fill, markdown
+from shaped_tables import NAMES
+
+from autobyte.bench.bench import label
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT / "docs" / "data" / "frontends"
+FRONTS = {"keras-tf": "Keras on TensorFlow", "mxnet": "MXNet's Gluon", "torch": "PyTorch"}
+
+
+def front_ends(data: Path) -> str:
+    """Every way of every front end: step, bound, and how much faster AutoByte is than each of the framework's own."""
+    outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(data.glob("*.json"))]
+    body = [_line(outcome, row) for outcome in outcomes for row in outcome["rows"]]
+    heads = ["front end", "model", "hosts", "way", "config", "step", "step / bound", "gain over the framework's own"]
+    doubts = [f"{_title(outcome)}, {outcome['warning']}" for outcome in outcomes if outcome["warning"]]
+    return markdown(heads, body) + f"\nWarnings of the launches: {'; '.join(doubts) or 'none'}."
+
+
+def _line(outcome: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    way = row["title"] if row["own"] else f"{row['title']}, engine `{outcome['engine']}`"
+    own = [each for each in outcome["rows"] if each["own"]]
+    gains = [f"{each['step_s'] / row['step_s']:.2f}x {each['title']}" for each in own]
+    cell = outcome["cell"]
+    return [
+        FRONTS[outcome["frontend"]],
+        NAMES[cell["model"]],
+        f"{cell['hosts']}, {cell['rate'] * 8e-9:g} Gbit/s",
+        way,
+        "" if row["config"] is None else label(row["config"]),
+        f"{1e3 * row['step_s']:.0f} ms",
+        f"{row['over_bound']:.2f}x",
+        "" if row["own"] else "; ".join(gains),
+    ]
+
+
+def _title(outcome: dict[str, Any]) -> str:
+    return f"{FRONTS[outcome['frontend']]}, {NAMES[outcome['cell']['model']]}, `{outcome['engine']}`"
+
+
+if __name__ == "__main__":
+    fill(ROOT / "docs" / "benchmarks.md", {"frontends": front_ends(DATA)})
