@@ -1,123 +1,293 @@
 """What figures 6 and 7 share: a cluster that changes, pairs chosen once before it does, and tuners that go on."""
 
 from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import jobs
+import numpy as np
+import pandas as pd
 import runs
 import sheet
 import style
 
+from autobyte.comparison.carried import TIES, ratio
 from autobyte.config import BYTESCHEDULER_DEFAULT, Config, Space
-from autobyte.job import Job
+from autobyte.job import Floats, Job
 from autobyte.scenario import Scenario
-from autobyte.simulator.landscape import survey
+from autobyte.simulator.landscape import contenders
 from autobyte.simulator.world import World
 from autobyte.trace import Measurement
-from autobyte.tuning import WARMUP, WINDOW
+from autobyte.tuning import WARMUP, WINDOW, Decision
 
-ONCE = (
-    "released",
-    "bayesian-published",
-    "bayesian",
-)  # tuned before the changes, as ByteScheduler does it, and then left alone
+ONCE = ("released", "bayesian")  # tuned before the changes, as ByteScheduler does it, and then left alone
 ONGOING = ("descent", "twin", "metanet-published", "metanet")  # begin with what `bayesian` found
-MODELS = ("resnet50", "vgg16", "alexnet")
+BATCHES = (32, 64, 128)  # samples a worker: how long compute takes beside the same bytes
+FUSIONS = (1, 0)  # small tensors travel together, as in training here, or alone, as in ByteScheduler's released code
 SEEDS = 3
-DRAWN = ("released", "constant", "bayesian", "twin", "metanet", "oracle")
+SLOT, PHASE = 5, 20  # iterations: what the oracle and a row of the figure last, and what lies between two changes
+SLOWEST = 1.12  # mean of the slowest of 8 workers' compute, by runs.EFFECTS' jitter
+LIKELY = 16  # pairs that are tried with jitter for every state of the cluster
+DRAWN = ("released", "bayesian", "robust", "twin", "metanet-published", "metanet", "oracle")
 
 
-def measure(scenario: Scenario, gbit: float, windows: int, options: Namespace) -> list[dict[str, Any]]:
-    """Run every method on every model and architecture: rows of speeds, one for every 5 iterations."""
+@dataclass(frozen=True)
+class Cell:
+    """A job that changes, and a seed."""
+
+    scenario: Scenario
+    gbit: float
+    windows: int
+    block_cost: str
+    fusion: int
+    batch: int
+    architecture: str
+    model: str
+    seed: int
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What names it in a table."""
+        names = ("block_cost", "fusion", "batch", "architecture", "model", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def job(self) -> Job:
+        """As it begins."""
+        return jobs.job(self.model, self.gbit, self.architecture, batch=self.batch, cost=self.block_cost)
+
+    @property
+    def default(self) -> Config:
+        """ByteScheduler's."""
+        return replace(BYTESCHEDULER_DEFAULT, knobs={"fusion": 1.0} if self.fusion else {})
+
+
+def measure(
+    scenario: Scenario,
+    gbit: float,
+    windows: int,
+    *,
+    models: Sequence[str],
+    costs: Sequence[str],
+    architectures: Sequence[str],
+    drawn: Sequence[dict[str, Any]],
+    options: Namespace,
+) -> None:
+    """Run every method on every job, and write step times of phases, and speeds of every 5 iterations where drawn."""
+    name = scenario.name
     cells = [
-        (
-            scenario,
-            gbit,
-            windows,
-            architecture,
-            model,
-            options.seed + seed,
-            jobs.constant(architecture, few=options.quick),
-        )
-        for architecture in list(jobs.ARCHITECTURES)[: 1 if options.quick else None]
-        for model in MODELS[: 1 if options.quick else None]
+        Cell(scenario, gbit, windows, cost, fusion, batch, architecture, model, options.seed + seed)
+        for cost in (["nccl"] if options.quick else costs)
+        for fusion in ([0] if options.quick else FUSIONS)
+        for batch in ([64] if options.quick else BATCHES)
+        for architecture in architectures[: 1 if options.quick else None]
+        for model in models[: 1 if options.quick else None]
         for seed in range(1 if options.quick else SEEDS)
     ]
-    return [row for rows in runs.spread(_seed, cells) for row in rows]
+    measured = runs.spread(trial, cells)
+    by_phase = (row for cell, rows in zip(cells, measured, strict=True) for row in phases(cell, rows))
+    sheet.write(by_phase, f"{name}.phases", options.out)
+    shown = [
+        row
+        for cell, rows in zip(cells, measured, strict=True)
+        if options.quick or any(panel.items() <= cell.place.items() for panel in drawn)
+        for row in rows
+    ]
+    sheet.write(shown, name, options.out)
 
 
-def _seed(cell: tuple[Scenario, float, int, str, str, int, Config]) -> list[dict[str, Any]]:
-    """Every method in the same world."""
-    scenario, gbit, windows, architecture, model, seed, constant = cell
-    job = jobs.job(model, gbit, architecture)
-    still = {"default": BYTESCHEDULER_DEFAULT, "constant": constant}
-    still |= {name: runs.run(job, name, seed)[-1].config for name in runs.installed(ONCE)}
-    ways = {name: [config] * windows for name, config in still.items()}
-    ways["oracle"] = _oracle(job, scenario, windows)
-    measured = {name: _train(job, scenario, way, seed) for name, way in ways.items()}
-    start = Space(default=still.get("bayesian", BYTESCHEDULER_DEFAULT))
+def trial(cell: Cell) -> list[dict[str, Any]]:
+    """Every method in the same world: a row of its speed for every 5 iterations."""
+    job, space = cell.job, Space(default=cell.default)
+    once = {name: runs.run(job, name, cell.seed, space=_space(name, space)) for name in runs.installed(ONCE)}
+    still = {"default": cell.default} | {name: decisions[-1].config for name, decisions in once.items()}
+    still["robust"] = robust(once["bayesian"])
+    measured = {name: train(cell, [config] * cell.windows) for name, config in still.items()}
+    start = replace(space, default=still["bayesian"])
     for name in runs.installed(ONGOING):
-        decisions = runs.run(job, name, seed, budget=windows, space=start, scenario=scenario)
+        decisions = runs.run(job, name, cell.seed, budget=cell.windows, space=start, scenario=cell.scenario)
         measured[name] = [decision.measurement for decision in decisions]
+    tried = [window.config for run in measured.values() for window in run]
+    tried += [decision.measurement.config for decisions in once.values() for decision in decisions]
+    truth = Truth(cell, list(still.values()), [*space.grid(), *tried])
+    measured["all-knowing"] = train(cell, truth.of_phases())
+    measured["hindsight"] = train(cell, [truth.of_all()] * cell.windows)
+    rows = {name: runs.speeds(run, job.samples, every=SLOT) for name, run in measured.items()}
+    rows["oracle"] = [
+        max(seen, key=lambda row: row[2]) for seen in zip(truth.of_slots(), *rows.values(), strict=True)
+    ]
     return [
-        {"architecture": architecture, "model": model, "method": name, "seed": seed}
-        | {"iteration": iteration, "pair": jobs.label(config), "samples_per_s": speed}
-        for name, run in measured.items()
-        for iteration, config, speed in runs.speeds(run, job.samples)
+        cell.place | {"method": name, "iteration": at, "pair": jobs.label(config), "samples_per_s": speed}
+        for name, run in rows.items()
+        for at, config, speed in run
     ]
 
 
-def _oracle(job: Job, scenario: Scenario, windows: int) -> list[Config]:
-    """After every 10 iterations the best of the grid for the state then: who decides as often cannot know more."""
-    world = World(job, scenario=scenario)
-    seen = [world.job_at(max(0, window * WINDOW - 1)) for window in range(windows)]
-    best = {state: survey(state, Space().grid()).best for state in dict.fromkeys(seen)}
-    return [best[state] for state in seen]
+def _space(name: str, space: Space) -> Space:
+    own = runs.spaced(name)[1]
+    return replace(own, default=space.default)
 
 
-def _train(job: Job, scenario: Scenario, way: list[Config], seed: int) -> list[Measurement]:
-    world = World(job, scenario=scenario, effects=runs.EFFECTS, seed=seed)
+def robust(searched: Sequence[Decision]) -> Config:
+    """Of the pairs that a search saw within TIES of its fastest window, the one with the fewest bytes in flight."""
+    took: dict[Config, float] = {}
+    for window in (decision.measurement for decision in searched):
+        took[window.config] = min(window.mean_s, took.get(window.config, window.mean_s))
+    ties = [config for config, mean_s in took.items() if mean_s <= (1 + TIES) * min(took.values())]
+    return min(ties, key=lambda config: (config.credit_bytes, config.partition_bytes))
+
+
+def train(cell: Cell, way: Iterable[Config]) -> list[Measurement]:
+    """Windows under configs that stand in advance, switches included."""
+    world = World(cell.job, scenario=cell.scenario, effects=runs.EFFECTS, seed=cell.seed)
     return [world.measure(config, iterations=WINDOW, warmup=WARMUP) for config in way]
 
 
+class Truth:
+    """What pairs would have taken: the same world with the same jitter, without switches.
+
+    Args:
+        cell: whose world.
+        known: pairs that are in.
+        others: pairs of which the fastest without jitter are in, LIKELY of them for every state of the cluster.
+    """
+
+    def __init__(self, cell: Cell, known: Sequence[Config], others: Sequence[Config]) -> None:
+        self._cell = cell
+        self._slots = range(0, cell.windows * WINDOW, SLOT)
+        world = World(cell.job, scenario=cell.scenario)
+        self._states = [world.job_at(slot) for slot in self._slots]
+        pairs = dict.fromkeys(known)
+        for state in dict.fromkeys(self._states):
+            slowdown = tuple(SLOWEST * each for each in state.cluster.slowdown)
+            land = contenders(
+                replace(state, cluster=replace(state.cluster, slowdown=slowdown)), list(dict.fromkeys(others))
+            )
+            pairs |= dict.fromkeys(land.configs[index] for index in land.step_s.argsort(kind="stable")[:LIKELY])
+        self._configs = list(pairs)
+        self._took = np.array([self._seconds(config) for config in pairs])
+
+    def of_slots(self) -> list[tuple[int, Config, float]]:
+        """The best pair of every slot: (first iteration, config, samples/s)."""
+        best, least = self._took.argmin(axis=0), self._took.min(axis=0)
+        samples = self._cell.job.samples * SLOT
+        return [
+            (slot, self._configs[index], samples / float(seconds))
+            for slot, index, seconds in zip(self._slots, best, least, strict=True)
+        ]
+
+    def of_phases(self) -> list[Config]:
+        """For every window the best pair of its phase, from one change to the next."""
+        ways: list[Config] = []
+        for _, phase in groupby(range(len(self._states)), key=lambda at: self._states[at]):
+            at = list(phase)
+            best = self._configs[int(self._took[:, at].sum(axis=1).argmin())]
+            ways += [best] * (len(at) * SLOT // WINDOW)
+        return ways
+
+    def of_all(self) -> Config:
+        """The pair that is best if it never changes."""
+        return self._configs[int(self._took.sum(axis=1).argmin())]
+
+    def _seconds(self, config: Config) -> Floats:
+        """Time of every slot (s), shape [slots]."""
+        world = World(self._cell.job, scenario=self._cell.scenario, effects=runs.EFFECTS, seed=self._cell.seed)
+        return np.array([sum(world.measure(config, iterations=SLOT).step_s) for _ in self._slots])
+
+
+def phases(cell: Cell, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean step times (ms) of every method in every phase of 20 iterations: a row for each phase."""
+    table = pd.DataFrame(rows)
+    table = table.assign(phase=table["iteration"] // PHASE, step_ms=1e3 * cell.job.samples / table["samples_per_s"])
+    means = table.groupby(["phase", "method"], sort=False)["step_ms"].mean().unstack("method")
+    world = World(cell.job, scenario=cell.scenario)
+    return [
+        cell.place | {"phase": phase, "ratio": ratio(world.job_at(int(phase) * PHASE))} | took.to_dict()
+        for phase, took in means.iterrows()
+    ]
+
+
 def draw(
-    name: str, folder: Path, *, panels: list[tuple[str, str]], marks: list[tuple[int, str]], what: str = "simulated"
+    name: str,
+    folder: Path,
+    *,
+    panels: Sequence[dict[str, Any]],
+    marks: list[tuple[int, str]],
+    what: str = "simulated",
 ) -> None:
-    """Draw gains over BO tuned once, iteration by iteration: median and range over seeds, each against its own.
+    """Draw speeds, iteration by iteration, and beside them gains over BO tuned once: medians over seeds.
 
     Args:
         name: of the CSV and of the figure.
         folder: where both are.
-        panels: (model, architecture), as far as the CSV has them.
+        panels: what is equal in the rows of each, as far as the CSV has them.
         marks: (iteration, text) of what changes.
         what: the numbers are.
     """
     rows = sheet.read(name, folder)
-    panels = [place for place in panels if not sheet.where(rows, model=place[0], architecture=place[1]).empty]
-    figure, axes = style.new(0.35 + 1.35 * len(panels), rows=len(panels), sharex=True, squeeze=False)
-    for panel, letter, (model, architecture) in zip(axes[:, 0], "abc", panels, strict=False):
-        speeds = sheet.where(rows, model=model, architecture=architecture)
-        speeds = speeds.pivot_table(index=["iteration", "seed"], columns="method", values="samples_per_s")
-        gains = 100 * (speeds.div(speeds["bayesian"], axis=0) - 1)
-        at = gains.index.unique("iteration").tolist()
-        last = at[-1] + at[1] - at[0]
-        ends = {}
-        for method in (method for method in DRAWN if method in gains):
-            over_seeds = gains[method].groupby("iteration")
-            median = over_seeds.median()
-            style.band(panel, [*at, last], over_seeds.min(), over_seeds.max(), style.colour(method))
-            panel.stairs(median, [*at, last], baseline=None, linewidth=1.2, **style.look(method))
-            text = "best for the last window" if method == "oracle" else style.NAMES[method]
-            ends[text] = (last, median.iloc[-1], style.colour(method))
-        for iteration, text in ((at, text) for at, text in marks if at < last):
-            panel.axvline(iteration, color=style.FAINT, linewidth=0.8, zorder=0)
-            if letter == "a":
-                panel.text(iteration + 1, 1.0, text, transform=panel.get_xaxis_transform(), va="top", fontsize=6)
-        panel.set_title(f"({letter}) {style.MODELS[model]}, {jobs.ARCHITECTURES[architecture]}")
-        panel.set_ylabel("gain over BO (%)")
-        panel.set_xlim(0, last)
-        panel.margins(y=0.15)
-        style.label_ends(panel, ends)
-    axes[-1, 0].set_xlabel("iteration; shaded: range over seeds")
+    panels = [panel for panel in panels if not sheet.where(rows, **panel).empty]
+    size = {"rows": len(panels), "columns": 2, "sharex": True, "squeeze": False, "width": style.PAGE}
+    figure, axes = style.new(0.45 + 1.45 * len(panels), **size)
+    for (left, right), letter, panel in zip(axes, "abcd", panels, strict=False):
+        runs_of = sheet.where(rows, **panel)
+        _speeds(left, runs_of)
+        _gains(right, runs_of, bands=what == "simulated")
+        for place in (left, right):
+            for iteration, text in ((at, text) for at, text in marks if at < place.get_xlim()[1]):
+                place.axvline(iteration, color=style.FAINT, linewidth=0.8, zorder=0)
+                place.text(iteration + 1, 1.0, text, transform=place.get_xaxis_transform(), va="top", fontsize=6)
+        left.set_title(f"({letter}) {_title(panel)}")
+    axes[-1, 0].set_xlabel("iteration; ticks: reconfigurations of one seed")
+    axes[-1, 1].set_xlabel("iteration; shaded: range over seeds" if what == "simulated" else "iteration")
     style.save(figure, name, folder / "figures", what=what)
+
+
+def _title(panel: dict[str, Any]) -> str:
+    parts = [style.MODELS[panel["model"]], jobs.ARCHITECTURES[panel["architecture"]]]
+    if "batch" in panel:
+        fused = "fused" if panel["fusion"] else "not fused"
+        parts[1:1] = [f"batch {panel['batch']}"]
+        parts += [jobs.BLOCK_COSTS[panel["block_cost"]].name, fused]
+    return ", ".join(parts)
+
+
+def _speeds(axes: Any, rows: pd.DataFrame) -> None:
+    """Speeds as the paper draws them; where a pair changed in the first seed's run, a tick at the bottom."""
+    table = rows.pivot_table(index="iteration", columns="method", values="samples_per_s", aggfunc="median")
+    edges = _edges(table.index)
+    for method in (method for method in DRAWN if method in table):
+        axes.stairs(table[method], edges, baseline=None, linewidth=1.0, **style.look(method))
+    for row, method in enumerate(method for method in ONGOING if method in DRAWN):
+        pairs = sheet.where(rows, method=method, seed=rows["seed"].min())["pair"].tolist()
+        changes = [edges[at] for at in range(1, len(pairs)) if pairs[at] != pairs[at - 1]]
+        how: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "color": style.colour(method)}
+        axes.vlines(changes, 0.04 * row, 0.04 * row + 0.04, linewidth=1.5, **how)
+    axes.set_ylabel("samples/s")
+    axes.set_xlim(0, edges[-1])
+    axes.margins(y=0.15)
+
+
+def _gains(axes: Any, rows: pd.DataFrame, *, bands: bool) -> None:
+    """Gains over BO, each seed's run against its own."""
+    speeds = rows.pivot_table(index=["iteration", "seed"], columns="method", values="samples_per_s")
+    gains = 100 * (speeds.div(speeds["bayesian"], axis=0) - 1)
+    edges, ends = _edges(gains.index.unique("iteration")), {}
+    for method in (method for method in DRAWN if method in gains):
+        over_seeds = gains[method].groupby("iteration")
+        median = over_seeds.median()
+        if bands and method in ONGOING:
+            style.band(axes, edges, over_seeds.min(), over_seeds.max(), style.colour(method))
+        axes.stairs(median, edges, baseline=None, linewidth=1.2, **style.look(method))
+        ends[style.NAMES[method]] = (edges[-1], median.iloc[-1], style.colour(method))
+    axes.set_ylabel("gain over BO (%)")
+    axes.set_xlim(0, edges[-1])
+    axes.margins(y=0.15)
+    axes.set_ylim(max(-40, axes.get_ylim()[0]), axes.get_ylim()[1])
+    style.label_ends(axes, ends)
+
+
+def _edges(starts: pd.Index) -> list[int]:
+    return [*starts, starts[-1] + SLOT]

@@ -22,7 +22,8 @@ GBITS = (0.5, 1, 5, 10, 25)
 SEEDS = 3
 FUSED = Space(default=Config(4_000_000, 16_000_000, knobs={"fusion": 1.0}))
 TUNERS = ("released", "bayesian", "twin", "metanet-published", "metanet")  # figure 10 has the others
-SHOWN = ("ddp", "released", "constant", "bayesian", "metanet", "oracle", "oracle-fused")  # of all that the CSV holds
+# of all that the CSV holds
+SHOWN = ("ddp", "released", "constant", "bayesian", "metanet-published", "metanet", "oracle", "oracle-fused")
 
 
 def measure(architecture: str, options: Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -1,14 +1,13 @@
-"""Figure 3: speed over ⟨S_p, S_c⟩ for four models, and for ResNet50 at four bandwidths: the best pair moves.
+"""Figure 3: speed over ⟨S_p, S_c⟩ for four models, and for ResNet50 at four bandwidths: which is best.
 
     python paper/fig03_optimal_pairs.py              # 30 seconds
     python paper/fig03_optimal_pairs.py --testbed    # 5 seconds, from what `make grid` recorded
 
-Simulated. Writes data/fig03_optimal_pairs.csv (the 16 pairs of every panel), data/fig03_optimal_pairs.best.csv (the
-best of them, and what lies beyond) and figures/fig03_optimal_pairs.{pdf,png}. On the testbed: six partitions and four
-credits, 4 hosts, sizes scaled; data/fig03_optimal_pairs.testbed.csv and figures of the same name.
+Simulated, at two measured costs of a block. Writes data/fig03_optimal_pairs.csv (the 16 pairs of every panel),
+data/fig03_optimal_pairs.best.csv (the best of them, and what lies beyond) and figures/fig03_optimal_pairs.{pdf,png}.
+On the testbed: six partitions and four credits, 4 hosts, sizes scaled; data/fig03_optimal_pairs.testbed.csv and
+figures of the same name.
 """
-
-from dataclasses import replace
 
 import jobs
 import numpy as np
@@ -29,15 +28,14 @@ CREDITS = (1, 2, 3, 4)
 # is the one of 20 Gbit/s in its other panel; so 20 Gbit/s, and both architectures.
 MODELS_GBIT = 20
 BY_MODEL = {"resnet50": (1, 4), "vgg16": (4, 1), "alexnet": (1, 1), "densenet121": (8, 2)}  # the paper's best pairs
-LIGHT_S = (50e-6, 3e-6)  # a tenth of the default overhead per block and per hop: how much of it all that decides
 BY_GBIT = {20: (1, 4), 8: (1, 2), 5: (4, 2), 3: (4, 2)}
 
 
 def measured(cell):
-    """A panel on one architecture: its 16 pairs, and what is known besides."""
-    architecture, panel, model, gbit, published = cell
-    job = jobs.job(model, gbit, architecture)
-    place = {"architecture": architecture, "panel": panel, "model": model, "gbit": gbit}
+    """A panel on one architecture at one cost of a block: its 16 pairs, and what is known besides."""
+    cost, architecture, panel, model, gbit, published = cell
+    job = jobs.job(model, gbit, architecture, cost=cost)
+    place = {"block_cost": cost, "architecture": architecture, "panel": panel, "model": model, "gbit": gbit}
     speeds = {(mb, credit): jobs.speed(job, jobs.pair(mb, credit)) for mb in PARTITIONS_MB for credit in CREDITS}
     rows = [
         place | {"partition_mb": mb, "credit_ratio": credit, "samples_per_s": speed}
@@ -45,19 +43,13 @@ def measured(cell):
     ]
     ours = max(speeds, key=lambda pair: speeds[pair])
     grid = survey(job, Space().grid())
-    light = replace(job, cluster=replace(job.cluster, overhead_s=LIGHT_S))
-    lightly = {pair: jobs.speed(light, jobs.pair(*pair)) for pair in speeds}
-    ours_light = max(lightly, key=lambda pair: lightly[pair])
     return rows, (
         place
         | {"published": f"⟨{published[0]},{published[1]}⟩", "ours": f"⟨{ours[0]},{ours[1]}⟩"}
         | {"spread": max(speeds.values()) / min(speeds.values()) - 1}
-        | {"ours_light": f"⟨{ours_light[0]},{ours_light[1]}⟩"}
-        | {"spread_light": max(lightly.values()) / min(lightly.values()) - 1}
         | {"loss_of_published": 1 - speeds[published] / speeds[ours], "best_of_16": speeds[ours]}
         | {"pair_of_304": jobs.label(grid.best), "best_of_304": job.samples / grid.best_s}
         | {"bytescheduler_default": jobs.speed(job, BYTESCHEDULER_DEFAULT)}
-        | {"best_constant": jobs.speed(job, jobs.constant(architecture, few=options.quick))}
         | {"ddp_best": job.samples / reference_s(job), "bound": job.samples / bound_s(job)}
     )
 
@@ -73,17 +65,26 @@ if options.testbed:
     shaped.draw_grids(f"{NAME}.testbed", options.out)
     raise SystemExit
 if not options.redraw:
-    cells = [(a, *panel) for a in jobs.ARCHITECTURES for panel in (panels[:1] if options.quick else panels)]
+    cells = [
+        (cost, architecture, *panel)
+        for cost in jobs.BLOCK_COSTS
+        for architecture in jobs.ARCHITECTURES
+        for panel in (panels[:1] if options.quick else panels)
+    ]
     panels_measured = runs.spread(measured, cells)
     sheet.write((row for rows, _ in panels_measured for row in rows), NAME, options.out)
     sheet.write((row for _, row in panels_measured), f"{NAME}.best", options.out)
 
 rows, best = sheet.read(NAME, options.out), sheet.read(f"{NAME}.best", options.out)
-figure, axes = style.new(4.1, rows=4, columns=4, sharex=True, sharey=True)
-for place in axes.flat[len(best) :]:
+figure, axes = style.new(4.1, rows=4, columns=8, sharex=True, sharey=True, width=style.PAGE)
+for place in axes.flat:
     place.set_axis_off()
-for index, (place, row) in enumerate(zip(axes.flat, best.to_dict("records"), strict=False)):
-    cells = sheet.where(rows, **{key: row[key] for key in ("architecture", "panel", "model", "gbit")})
+places = [place for half in (axes[:, :4], axes[:, 4:]) for place in half.flat]  # one cost beside the other
+if options.quick:
+    places = [axes[row, column] for column in (0, 4) for row in (0, 2)]
+for place, row in zip(places, best.to_dict("records"), strict=False):
+    place.set_axis_on()
+    cells = sheet.where(rows, **{key: row[key] for key in ("block_cost", "architecture", "panel", "model", "gbit")})
     percent = 100 / row["best_of_16"] * cells["samples_per_s"].to_numpy().reshape(4, 4).T
     place.imshow(percent, cmap="cividis", vmin=50, vmax=100, origin="lower", aspect="auto")
     for y, x in np.ndindex(4, 4):
@@ -100,10 +101,13 @@ for index, (place, row) in enumerate(zip(axes.flat, best.to_dict("records"), str
     place.set_yticks(range(4), [f"{credit}X" for credit in CREDITS])
     place.tick_params(length=0)
     place.spines[:].set_visible(False)
-    if index % 4 == 0:
+    if place in axes[:, 0]:
         what = f"{MODELS_GBIT} Gbit/s" if row["panel"] == "a" else "ResNet50"
         place.set_ylabel(f"{jobs.ARCHITECTURES[row['architecture']]}\n{what}", fontsize=6.5)
+for column, cost in zip((0, 4), jobs.BLOCK_COSTS, strict=True):
+    title = axes[0, column].get_title(loc="left")
+    axes[0, column].set_title(f"{jobs.BLOCK_COSTS[cost].name}\n{title}", fontsize=6.5)
 figure.supxlabel(
-    "partition (MB), credit; speed in % of the best\nred: our best; dashed: the best in the paper", fontsize=7
+    "partition (MB), credit; speed in % of the best of 16; red: our best; dashed: the best in the paper", fontsize=7
 )
 style.save(figure, NAME, options.out / "figures")

@@ -9,7 +9,7 @@ predictions until it was within 3 % of the best) and figures/fig05_convergence.{
 fig05_convergence.testbed.
 """
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import jobs
 import runs
@@ -27,7 +27,7 @@ STARTS = ["2,2", "8,3"]
 WINDOWS = 10
 SEEDS = 5
 TUNERS = ("random", "bayesian", "descent", "twin", "metanet-published", "metanet")
-DRAWN = "twin"
+DRAWN = ("metanet-published", "twin", "metanet")
 
 parser = sheet.options(__doc__, testbed=True)
 parser.add_argument("--start", action="append", metavar="P,C", help="MB and multiple; replaces trial 0")
@@ -87,12 +87,13 @@ elif not options.redraw:
 
 rows, ends = sheet.read(NAME, options.out), sheet.read(f"{NAME}.summary", options.out)
 names = rows["architecture"].unique()
-drawn = DRAWN if DRAWN in set(rows["tuner"]) else rows["tuner"].iloc[-1]
-figure, axes = style.new(0.3 + 1.25 * len(names), rows=len(names), sharex=True, squeeze=False)
-for panel, letter, architecture in zip(axes[:, 0], "ab", names, strict=False):
+drawn = [tuner for tuner in DRAWN if tuner in set(rows["tuner"])]
+size = {"rows": len(names), "columns": len(drawn), "sharex": True, "sharey": "row", "squeeze": False}
+figure, axes = style.new(0.4 + 1.25 * len(names), width=style.PAGE, **size)
+for panel, (architecture, tuner) in zip(axes.flat, product(names, drawn), strict=True):
     labels = {}
-    speeds = sheet.where(rows, architecture=architecture, tuner=drawn)
-    finals = sheet.where(ends, architecture=architecture, tuner=drawn)
+    speeds = sheet.where(rows, architecture=architecture, tuner=tuner)
+    finals = sheet.where(ends, architecture=architecture, tuner=tuner)
     best = sheet.where(finals, seed=options.seed)["best_with_noise"].iloc[0]
     panel.axhline(best, color=style.INK, linewidth=0.8)
     labels["optimum"] = (WINDOWS * WINDOW, best, style.INK)
@@ -109,9 +110,12 @@ for panel, letter, architecture in zip(axes[:, 0], "ab", names, strict=False):
         pairs = run["pair"].tolist()
         changes = [edges[i] for i in range(1, len(pairs)) if pairs[i] != pairs[i - 1]]
         panel.vlines(changes, 0.0, 0.08, transform=panel.get_xaxis_transform(), color=tint, linewidth=1.0)
-    panel.set_title(f"({letter}) {style.NAMES[drawn]}, ResNet50, {jobs.ARCHITECTURES[architecture]}")
+    panel.set_title(f"{style.NAMES[tuner]}, {'servers' if architecture == 'ps' else 'ring'}")
     panel.set_xlim(0, WINDOWS * WINDOW)
-    panel.set_ylabel("samples/s")
-    style.label_ends(panel, labels)
-axes[-1, 0].set_xlabel("iteration; ticks: reconfigurations; shaded: range over seeds")
+    if tuner == drawn[0]:
+        panel.set_ylabel("samples/s, ResNet50")
+    if tuner == drawn[-1]:
+        style.label_ends(panel, labels)
+shaded = "; shaded: range over seeds" if rows["seed"].nunique() > 1 else ""
+figure.supxlabel(f"iteration; ticks: reconfigurations{shaded}", fontsize=7)
 style.save(figure, NAME, options.out / "figures", what="emulated" if options.testbed else "simulated")

@@ -2,7 +2,9 @@
 
     python paper/fig07_shared_resources.py        # 1 minute
 
-Simulated. Writes data/fig07_shared_resources.csv and figures/fig07_shared_resources.{pdf,png}.
+Simulated: ResNet50 on parameter servers, with NCCL's start-up. Writes data/fig07_shared_resources.phases.csv (mean
+step times in ms, a column for each method), data/fig07_shared_resources.csv (the speeds that are drawn) and
+figures/fig07_shared_resources.{pdf,png}.
 """
 
 import changing
@@ -14,6 +16,10 @@ NAME = "fig07_shared_resources"
 GBIT = 20
 JOINING = {20: 2, 40: 3}  # iteration: jobs from then on, each with an equal share of every link and of every GPU
 WINDOWS = 6  # of 10 iterations
+DRAWN = [
+    {"block_cost": "nccl", "fusion": fusion, "batch": 64, "architecture": "ps", "model": "resnet50"}
+    for fusion in changing.FUSIONS
+]
 
 scenario = Scenario(
     NAME,
@@ -24,7 +30,8 @@ scenario = Scenario(
 )
 options = sheet.options(__doc__).parse_args()
 if not options.redraw:
-    rows = changing.measure(scenario, GBIT, 4 if options.quick else WINDOWS, options)
-    sheet.write(rows, NAME, options.out)
+    windows = 4 if options.quick else WINDOWS
+    where = {"models": ["resnet50"], "costs": ["nccl"], "architectures": ["ps"]}
+    changing.measure(scenario, GBIT, windows, **where, drawn=DRAWN, options=options)
 marks = [(0, "alone"), *((at, f"{jobs} jobs") for at, jobs in JOINING.items())]
-changing.draw(NAME, options.out, panels=[("resnet50", "ps"), ("vgg16", "ps")], marks=marks)
+changing.draw(NAME, options.out, panels=DRAWN, marks=marks)

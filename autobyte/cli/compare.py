@@ -203,6 +203,7 @@ def _check_given(context: typer.Context, sweep: Path | None) -> None:
 def show(outcome: dict[str, Any]) -> None:
     """Print the verdict as a table."""
     from autobyte.cli.console import print_line, print_note, print_table
+    from autobyte.comparison.carried import say
     from autobyte.comparison.oracle import lack
     from autobyte.comparison.title import title
     from autobyte.config import Config
@@ -217,6 +218,8 @@ def show(outcome: dict[str, Any]) -> None:
     if outcome["changes"]:
         oracle = outcome["oracle"]
         print_note(f"whole run: oracle {oracle['samples_per_s']:,.1f} samples/s, {lack(oracle['gap'])}")
+        if carried := outcome.get("carried"):
+            print_note(say(carried))
     rows = []
     for tuner in outcome["tuners"]:
         spread = tuner["spread"]["samples_per_s"]

@@ -98,6 +98,16 @@ class OracleEntry(BaseModel):
     gap: Number
 
 
+class CarriedEntry(BaseModel):
+    """What configs that are tied before a change lose after it, on average; of the change after which it is most."""
+
+    iteration: Annotated[int, Field(ge=0)]
+    ratio_before: Positive  # communication / compute
+    ratio_after: Positive
+    configs: Count
+    loss: Number
+
+
 class Outcome(BaseModel):
     """The file. It may say more than is needed here."""
 
@@ -112,6 +122,7 @@ class Outcome(BaseModel):
     optimum: Reference
     best_constant: Reference
     oracle: OracleEntry | None = None
+    carried: CarriedEntry | None = None
     landscape: Land
     tuners: Annotated[list[TunerEntry], Field(min_length=1)]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from autobyte.bound import gap_closed
+from autobyte.comparison.carried import largest
 from autobyte.comparison.contest import Contest, Run
 from autobyte.comparison.judge import Judgement, judge
 from autobyte.comparison.oracle import Ends, ends, where_decided
@@ -105,6 +106,7 @@ def verdict(
             "best_constant_samples_per_s": float(np.median([each.constant for each in between.values()])),
             "gap": float(np.median([each.gap for each in between.values()])),
         },
+        "carried": largest(contest, truth),
         "landscape": _landscape(start, contest.space.grid()),
         "tuners": [_summary(name, [s for s in scores if s.run.tuner == name]) for name in contest.tuners],
     }

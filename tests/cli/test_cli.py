@@ -14,6 +14,7 @@ import pytest
 
 from autobyte.cli import run
 from autobyte.comparison import contest as contests
+from autobyte.comparison.carried import say as say_carried
 from autobyte.comparison.oracle import lack
 from autobyte.models import load
 from autobyte.scheduler.policies import POLICIES
@@ -205,10 +206,11 @@ def test_a_scenario_says_what_the_best_constant_lacks_of_the_oracle(say: Say, tm
     answer = json.loads((tmp_path / "run" / "compare.json").read_text())
     oracle, before = answer["oracle"], answer["tuners"][1]["before_cost_s"]
     assert f"\nwhole run: oracle {oracle['samples_per_s']:,.1f} samples/s, {lack(oracle['gap'])}\n" in out
+    assert f"\n{say_carried(answer['carried'])}\n" in out
     assert "gap closed: from DDP to the bound, not to the oracle." in out
     assert f"Searching before the scenario cost besides: random {format_seconds(before)}." in out
     steady = say(*words)[1]
-    assert not any(word in steady for word in ("oracle", "whole run", "before the scenario"))
+    assert not any(word in steady for word in ("oracle", "whole run", "before the scenario", "tied configs"))
 
 
 def test_profile_then_import_then_simulate(say: Say, tmp_path: Path) -> None:

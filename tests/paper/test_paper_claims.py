@@ -41,8 +41,10 @@ def test_another_number_makes_another_claim(tmp_path: Path) -> None:
 def test_every_figure_and_table_has_claims_with_a_number_or_a_reason() -> None:
     text = (PAPER / "README.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
-    titles = [section.split(":")[0] for section in sections]
-    assert titles == [*(f"Figure {n}" for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)), "Table I", "Table II", "US-Byte"]
+    titles = [section.splitlines()[0].split(":")[0] for section in sections]
+    figures = [f"Figure {n}" for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)]
+    figures.insert(6, "Where tuning at run time matters")
+    assert titles == [*figures, "Table I", "Table II", "US-Byte"]
     for section in sections:
         rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")]
         assert len(rows) >= 3

@@ -10,7 +10,7 @@ import pytest
 from beds import needs_namespaces
 
 PAPER = Path(__file__).parents[2] / "paper"
-SCRIPTS = sorted(path.stem for pattern in ("fig*.py", "table*.py") for path in PAPER.glob(pattern))
+SCRIPTS = sorted(path.stem for pattern in ("fig*.py", "table*.py", "when*.py") for path in PAPER.glob(pattern))
 
 
 def run(script: str, *options: str | Path) -> None:

@@ -102,6 +102,8 @@ def worth_together(belief: Belief, *, windows: float) -> Floats:
         windows: for which a trial is expected to pay off.
     """
     mean, best = belief.mean, float(belief.mean.min())
+    if best == np.inf:  # nobody can win: no run tells anything
+        return np.zeros(len(mean))
     could = np.flatnonzero(mean - SURE * belief.deviation <= best)
     first = np.where(mean > best, mean - belief.deviation, -np.inf)
     could = could[np.argsort(first[could], kind="stable")[:RIVALS]]

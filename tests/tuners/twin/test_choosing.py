@@ -60,6 +60,14 @@ def test_who_cannot_win_is_worth_nothing() -> None:
     assert value[2] == pytest.approx(-0.5)
 
 
+def test_where_nobody_can_win_what_runs_goes_on() -> None:
+    """As a job whose windows have all become too large: every mean is infinite."""
+    candidates = [Config(1 << 20, ratio << 20) for ratio in (1, 2, 3)]
+    value = worth_together(believed(np.full(3, np.inf), np.eye(3), 0.1), windows=8.0)
+    assert value.tolist() == [0.0, 0.0, 0.0]
+    assert choice(candidates, candidates[1], value, 0.0025) == candidates[1]
+
+
 def test_of_what_is_worth_about_as_much_the_one_that_is_expected_fastest() -> None:
     candidates = [Config(1 << k, 1 << k) for k in (20, 21, 22)]
     value, mean = np.array([0.0, 0.031, 0.035]), np.array([0.02, 0.0, 0.05])

@@ -1,0 +1,135 @@
+"""A cell of each of figures 5 to 10, computed again, is the committed one; nobody is faster than the optimum."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import matplotlib
+import pandas as pd
+import pytest
+
+PAPER = Path(__file__).parents[2] / "paper"
+DIGITS = 2e-5  # of what is written with six figures
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The scripts can be imported: they only draw, into an empty folder."""
+    (tmp_path / "data").symlink_to(PAPER / "data")
+    monkeypatch.setattr(sys, "path", [str(PAPER), *sys.path])
+    monkeypatch.setattr(sys, "argv", ["figure", "--redraw", "--out", str(tmp_path)])
+    with matplotlib.rc_context():
+        yield tmp_path
+
+
+def load(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def committed(name: str, **where: Any) -> pd.DataFrame:
+    table = pd.read_csv(PAPER / "data" / f"{name}.csv")
+    for column, value in where.items():
+        table = table[table[column] == value]
+    assert not table.empty, (name, where)
+    return table
+
+
+def test_figure_5(scripts: Path) -> None:
+    figure, landscape, config = (
+        load("fig05_convergence"),
+        load("autobyte.simulator.landscape"),
+        load("autobyte.config"),
+    )
+    job = figure.jobs.job(figure.MODEL, figure.GBIT, "ps")
+    figure.grids = {"ps": landscape.survey(job, config.Space().grid())}
+    rows, summary = figure.trial(("ps", "2,2", "metanet", 0))
+    place = {"architecture": "ps", "start": "2,2", "tuner": "metanet", "seed": 0}
+    before = committed(figure.NAME, **place)
+    assert [row["pair"] for row in rows] == before["pair"].tolist()
+    assert [row["samples_per_s"] for row in rows] == pytest.approx(before["samples_per_s"].tolist(), rel=DIGITS)
+    assert summary["predictions"] == committed(f"{figure.NAME}.summary", **place)["predictions"].item()
+
+
+@pytest.mark.parametrize(
+    ("script", "windows", "place"),
+    [
+        ("fig06_dynamic_bandwidth", 12, ("nccl", 0, 64, "allreduce", "resnet50", 0)),
+        ("fig07_shared_resources", 6, ("nccl", 0, 64, "ps", "resnet50", 0)),
+    ],
+)
+def test_figures_6_and_7(script: str, windows: int, place: tuple[Any, ...], scripts: Path) -> None:
+    figure, changing = load(script), load("changing")
+    gbit = figure.HIGH_GBIT if hasattr(figure, "HIGH_GBIT") else figure.GBIT
+    cell = changing.Cell(figure.scenario, gbit, windows, *place)
+    before = committed(f"{script}.phases", **cell.place)
+    again = changing.phases(cell, changing.trial(cell))
+    for method in ("bayesian", "robust", "twin", "metanet-published", "metanet", "oracle"):
+        assert [row[method] for row in again] == pytest.approx(before[method].tolist(), rel=DIGITS), method
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"), [("fig08_parameter_server", "ps"), ("fig09_allreduce", "allreduce")]
+)
+def test_figures_8_and_9(name: str, architecture: str, scripts: Path) -> None:
+    environments = load("environments")
+    row, _ = environments._trial(("resnet50", 10, architecture, "metanet", 0))
+    before = committed(name, model="resnet50", gbit=10, method="metanet", seed=0)
+    assert row["pair"] == before["pair"].item()
+    assert row["samples_per_s"] == pytest.approx(before["samples_per_s"].item(), rel=DIGITS)
+
+
+def test_figure_10(scripts: Path) -> None:
+    figure, landscape, config = (
+        load("fig10_search_cost"),
+        load("autobyte.simulator.landscape"),
+        load("autobyte.config"),
+    )
+    place = ("resnet50", "ps")
+    job = figure.jobs.job(place[0], figure.GBIT, place[1])
+    figure.best = {place: landscape.survey(job, config.Space().grid()).best_s}
+    row, _ = figure.trial((*place, "metanet", 0))
+    before = committed(figure.NAME, model=place[0], architecture=place[1], tuner="metanet", seed=0)
+    assert row["iterations"] == before["iterations"].item()
+    assert row["lost_steps"] == pytest.approx(before["lost_steps"].item(), rel=DIGITS)
+
+
+@pytest.mark.parametrize("name", ["fig06_dynamic_bandwidth", "fig07_shared_resources"])
+def test_no_method_is_faster_than_the_optimum_in_any_cell(name: str) -> None:
+    by_phase = committed(f"{name}.phases")
+    place = ["what", "block_cost", "fusion", "batch", "architecture", "model", "seed", "phase", "ratio"]
+    steps = by_phase.drop(columns=place)
+    assert len(steps.columns) >= 10
+    assert steps.ge((1 - DIGITS) * steps["oracle"], axis=0).all(axis=None)
+    drawn = committed(name)
+    speeds = drawn.pivot_table(
+        index=["block_cost", "fusion", "batch", "seed", "iteration"], columns="method", values="samples_per_s"
+    )
+    assert speeds.le((1 + DIGITS) * speeds["oracle"], axis=0).all(axis=None)
+
+
+def test_the_optimum_knows_pairs_beside_those_that_ran(scripts: Path) -> None:
+    """In a short run: no pair of the whole grid is faster than it by more than what pruning may miss."""
+    changing, figure = load("changing"), load("fig06_dynamic_bandwidth")
+    cell = changing.Cell(figure.scenario, figure.HIGH_GBIT, 4, "nccl", 0, 64, "allreduce", "resnet50", 0)
+    grid = changing.Space(default=cell.default).grid()
+    pruned = changing.Truth(cell, [cell.default], grid)
+    best = [1 / speed for _, _, speed in pruned.of_slots()]
+    for config in grid[6 * 16 :: 3]:  # from partitions of 256 KiB on: smaller ones take seconds to simulate
+        took = pruned._seconds(config) / (cell.job.samples * changing.SLOT)
+        assert all(seconds >= 0.995 * least for seconds, least in zip(took, best, strict=True)), config
+
+
+def test_of_ties_the_pair_with_the_fewest_bytes_in_flight(scripts: Path) -> None:
+    changing, trace, tuning, config = (
+        load(n) for n in ("changing", "autobyte.trace", "autobyte.tuning", "autobyte.config")
+    )
+    times = {(8, 32): 1.0, (4, 8): 1.015, (1, 1): 1.5, (4, 4): 1.03}
+    decisions = []
+    for at, ((partition, credit), seconds) in enumerate(times.items()):
+        pair = config.Config(partition << 20, credit << 20)
+        window = trace.Measurement(pair, 10 * at, (seconds,) * 10, 2, None)
+        decisions.append(tuning.Decision(window, pair, 0.0))
+    assert changing.robust(decisions) == config.Config(4 << 20, 8 << 20)
