@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from autobyte.congestion.datapath.relay import Hop, RelayCounts, relaying, urgent
 from autobyte.congestion.datapath.tcp import TcpCounts, TcpPacing
-from autobyte.congestion.datapath.transfer import Sent, receive, send
+from autobyte.congestion.datapath.transfer import BUFFER, Sent, receive, send
 from autobyte.congestion.datapath.tunnel import ADDRESSES, Tunnel, tunnel
 from autobyte.congestion.datapath.wire import CHUNK
 from autobyte.congestion.link import Congestion
@@ -107,6 +107,7 @@ class Measured:
         loss: share of the packets.
         cpu_s_per_gbit: of both ends, in user space and in system calls.
         late_s: by which the relay let packets leave late, on average.
+        missed: share of the packets that never came to the relay.
     """
 
     bytes_per_s: float
@@ -117,6 +118,7 @@ class Measured:
     loss: float
     cpu_s_per_gbit: float
     late_s: float
+    missed: float
 
 
 def run_over_relay(hop: Hop, control: Congestion, *, seconds: float, settled_s: float) -> Measured:
@@ -134,8 +136,9 @@ def run_over_relay(hop: Hop, control: Congestion, *, seconds: float, settled_s: 
     heard = Overheard(control, settled_s, seconds)
     with contextlib.ExitStack() as stack:
         ours, near, far, theirs = (stack.enter_context(_udp((ADDRESS, 0))) for _ in range(4))
-        near.connect(ours.getsockname())
-        far.connect(theirs.getsockname())
+        for side, end in ((near, ours), (far, theirs)):
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+            side.connect(end.getsockname())
         with relaying(near.fileno(), far.fileno(), hop) as carried:
             sent, receiver_cpu_s = _send_zeros(ours, near.getsockname(), theirs, heard, seconds)
     return _measured(hop, heard, sent, receiver_cpu_s, carried)
@@ -173,7 +176,7 @@ def run_kernel(
         pacing: sets the pace of the connection, if given.
 
     Raises:
-        AutoByteError: the kernel has no such algorithm, or the connection breaks.
+        AutoByteError: the kernel has no such algorithm, the connection breaks, or this machine is too busy.
         TestbedError: no right to make network namespaces.
     """
     with tunnel(hop) as hosts:
@@ -197,7 +200,8 @@ def run_kernel(
                     time.sleep(0.001)
                 now_s = time.monotonic() - origin_s
             cpu_s, after = time.thread_time() - cpu_s, TcpCounts.of(sender)
-    assert before is not None
+    if before is None or not looks:
+        raise AutoByteError(f"this machine was too busy to look at the connection within {seconds:g} s")
     counted_s, looks = seconds - settled_s, sorted(looks)
     goodput = (after.acked_bytes - before.acked_bytes) / counted_s
     per_s = goodput * PACKET_BYTES / (PACKET_BYTES - TCP_HEADERS)
@@ -210,6 +214,7 @@ def run_kernel(
         loss=(after.again - before.again) / max(1, after.sent - before.sent),
         cpu_s_per_gbit=cpu_s / max(1e-9, 8e-9 * after.acked_bytes),
         late_s=hosts.carried.mean_late_s,
+        missed=_missed(after.sent, hosts.carried),
     )
 
 
@@ -219,24 +224,26 @@ def _moves(sock: socket.socket, what: memoryview | bytearray) -> int:
         return sock.send(what) if isinstance(what, memoryview) else sock.recv_into(what)
     except BlockingIOError:
         return 0
+    except OSError as error:
+        raise AutoByteError(f"the kernel's connection through the relay broke: {error.strerror}") from error
 
 
 def _connection(hosts: Tunnel, algorithm: str) -> tuple[socket.socket, socket.socket]:
-    with hosts.inside(1):
-        listener = socket.create_server((ADDRESSES[1], PORT))
-    with hosts.inside(0):
-        sender = socket.socket()
-    with listener:
+    with contextlib.ExitStack() as undo:
         try:
-            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
-            sender.settimeout(END_S)
-            sender.connect(listener.getsockname())
+            with hosts.inside(1), socket.create_server((ADDRESSES[1], PORT)) as listener:
+                with hosts.inside(0):
+                    sender = undo.enter_context(socket.socket())
+                sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
+                for sock in (sender, listener):
+                    sock.settimeout(END_S)
+                sender.connect(listener.getsockname())
+                receiver, _ = listener.accept()
         except OSError as error:
-            sender.close()
             raise AutoByteError(
                 f"no connection with the kernel's '{algorithm}' through the relay: {error}"
             ) from error
-        receiver, _ = listener.accept()
+        undo.pop_all()
     sender.setblocking(False)
     receiver.setblocking(False)
     return sender, receiver
@@ -256,8 +263,13 @@ def _send_zeros(
     with _receiving(theirs) as process:
         with urgent():
             sent = send(ours, peer, lambda _, now_s: zeros if now_s < seconds else None, control, timeout_s=START_S)
-        said, _ = process.communicate(timeout=END_S)
-    return sent, float(said)
+        try:
+            said, _ = process.communicate(timeout=END_S)
+            return sent, float(said)
+        except subprocess.TimeoutExpired as error:
+            raise AutoByteError(f"the receiver's process did not end within {END_S:g} s") from error
+        except ValueError as error:
+            raise AutoByteError(f"the receiver's process ended with status {process.returncode}") from error
 
 
 @contextlib.contextmanager
@@ -283,7 +295,13 @@ def _measured(hop: Hop, heard: Overheard, sent: Sent, receiver_cpu_s: float, car
         loss=heard.lost / max(1, heard.acked + heard.lost),
         cpu_s_per_gbit=(sent.cpu_s + receiver_cpu_s) / max(1e-9, 8e-9 * sent.nbytes),
         late_s=carried.mean_late_s,
+        missed=_missed(sent.packets, carried),
     )
+
+
+def _missed(sent: int, carried: RelayCounts) -> float:
+    """Share of packets that a full buffer before the relay has lost; those that begin and end a run hide a few."""
+    return max(0, sent - carried.came) / max(1, sent)
 
 
 def main(words: list[str]) -> None:
