@@ -23,6 +23,7 @@ BIN = 100  # bins of round trips in a factor of e: 1 % each
 ADDRESS, PORT = "127.0.0.1", 7070
 START_S, END_S = 20.0, 10.0  # that the receiver's process may take
 SAMPLE_S = 0.01  # between two looks at a kernel's connection
+LAST = 10  # packets that may be on their way to the relay when it ends
 TCP_HEADERS = 52  # IP, TCP and its time stamps
 TCP_CHUNK = 1 << 16
 
@@ -300,8 +301,8 @@ def _measured(hop: Hop, heard: Overheard, sent: Sent, receiver_cpu_s: float, car
 
 
 def _missed(sent: int, carried: RelayCounts) -> float:
-    """Share of packets that a full buffer before the relay has lost; those that begin and end a run hide a few."""
-    return max(0, sent - carried.came) / max(1, sent)
+    """Share of packets that a full buffer before the relay has lost."""
+    return max(0, sent - carried.came - LAST) / max(1, sent)
 
 
 def main(words: list[str]) -> None:
