@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autobyte.congestion.datapath.relay import Hop, RelayCounts, relaying, urgent
-from autobyte.congestion.datapath.tcp import TcpCounts, TcpPacing
+from autobyte.congestion.datapath.tcp import TcpCounts
 from autobyte.congestion.datapath.transfer import BUFFER, Sent, receive, send
 from autobyte.congestion.datapath.tunnel import ADDRESSES, Tunnel, tunnel
 from autobyte.congestion.datapath.wire import CHUNK
@@ -123,7 +123,7 @@ class Measured:
 
 
 def run_over_relay(hop: Hop, control: Congestion, *, seconds: float, settled_s: float) -> Measured:
-    """Send over UDP through a relay on this host, without any right, for some seconds.
+    """Send over UDP through a relay on this host for some seconds; any user may.
 
     Args:
         hop: what packets meet.
@@ -162,9 +162,7 @@ def run_over_tunnel(hop: Hop, control: Congestion, *, seconds: float, settled_s:
     return _measured(hop, heard, sent, receiver_cpu_s, hosts.carried)
 
 
-def run_kernel(
-    hop: Hop, algorithm: str, *, seconds: float, settled_s: float, pacing: Congestion | None = None
-) -> Measured:
+def run_kernel(hop: Hop, algorithm: str, *, seconds: float, settled_s: float) -> Measured:
     """Send over the kernel's TCP between two network namespaces, through a relay, for some seconds.
 
     Round trips are the kernel's smoothed ones, a look every 10 ms; the loss is what it sent again.
@@ -174,7 +172,6 @@ def run_kernel(
         algorithm: of the kernel, such as cubic.
         seconds: in all.
         settled_s: of them, before those that count.
-        pacing: sets the pace of the connection, if given.
 
     Raises:
         AutoByteError: the kernel has no such algorithm, the connection breaks, or this machine is too busy.
@@ -184,19 +181,16 @@ def run_kernel(
         sender, receiver = _connection(hosts, algorithm)
         with sender, receiver:
             origin_s, cpu_s = time.monotonic(), time.thread_time()
-            pacer = TcpPacing(sender, pacing, now_s=0.0) if pacing is not None else None
             zeros, sink = memoryview(bytes(TCP_CHUNK)), bytearray(TCP_CHUNK)
             looks: list[float] = []
             before: TcpCounts | None = None
-            next_s = pace_s = now_s = 0.0
+            next_s = now_s = 0.0
             while now_s < seconds:
                 if now_s >= settled_s and before is None:
                     before = TcpCounts.of(sender)
                 if now_s >= next_s:
                     looks += [TcpCounts.of(sender).round_trip_s] * (before is not None)
                     next_s = now_s + SAMPLE_S
-                if pacer is not None and now_s >= pace_s:
-                    pace_s = pacer.step(now_s)
                 if not (_moves(sender, zeros) + _moves(receiver, sink)):
                     time.sleep(0.001)
                 now_s = time.monotonic() - origin_s

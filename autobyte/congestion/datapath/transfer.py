@@ -32,7 +32,6 @@ from autobyte.congestion.datapath.wire import (
     headed,
 )
 from autobyte.congestion.link import Congestion
-from autobyte.congestion.paths import Interval
 from autobyte.errors import AutoByteError
 
 AGAIN_S = 0.2  # between two hellos, or two ends
@@ -80,8 +79,6 @@ def send(
     source: Source,
     control: Congestion,
     *,
-    heard: Callable[[float, float], None] = lambda now_s, round_trip_s: None,
-    interval: Callable[[Interval], None] = lambda over: None,
     timeout_s: float = TIMEOUT_S,
 ) -> Sent:
     """Send chunks until the source ends and all have arrived.
@@ -91,8 +88,6 @@ def send(
         peer: where `receive` listens.
         source: called with a place and the time; its chunks are as long as `CHUNK`, but for the last.
         control: sets the rate.
-        heard: called with time and round trip of each packet that arrived.
-        interval: called with each monitor interval, after the control.
         timeout_s: longest wait for any answer.
 
     Raises:
@@ -106,7 +101,7 @@ def send(
         transfer = secrets.randbits(63)
         silent = f"nobody answers at {_name(peer)} within {timeout_s:g} s: start `autobyte congestion serve` there"
         _ask(sock, HEAD.pack(HELLO, transfer), WELCOME, transfer, timeout_s, silent)
-        sender = _Sender(sock, transfer, source, control, heard, interval)
+        sender = _Sender(sock, transfer, source, control)
         begun_s = time.thread_time()
         seconds = sender.run(peer, timeout_s)
         cpu_s = time.thread_time() - begun_s
@@ -122,18 +117,9 @@ def send(
 class _Sender:
     """The loop of a sender: acknowledgements in, packets out, and a wait until the next of either."""
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        transfer: int,
-        source: Source,
-        control: Congestion,
-        heard: Callable[[float, float], None],
-        interval: Callable[[Interval], None],
-    ) -> None:
+    def __init__(self, sock: socket.socket, transfer: int, source: Source, control: Congestion) -> None:
         self.out, self.nbytes = Outgoing(control, self._is_there), 0
         self._sock, self._transfer, self._source = sock, transfer, source
-        self._heard, self._interval = heard, interval
         self._bodies: dict[int, memoryview] = {}  # of chunks that have not arrived
         self._least_s = math.inf  # round trip
 
@@ -153,7 +139,7 @@ class _Sender:
             if now_s >= out.silence_s():
                 out.despair(now_s)
             if now_s >= out.over_s():
-                self._interval(out.next_interval(now_s))
+                out.next_interval(now_s)
             self._leave(now_s)
             wait_s = min(out.due_s(now_s), out.over_s(), out.silence_s(), answered_s + timeout_s) - now_s
             quantum_s = min(QUANTUM_S, QUANTUM * self._least_s)
@@ -182,7 +168,6 @@ class _Sender:
                 if chunk is not None:
                     del self._bodies[chunk[0]]
                     self._least_s = min(self._least_s, round_trip_s)
-                    self._heard(now_s, round_trip_s)
         return heard
 
     def _leave(self, now_s: float) -> None:
