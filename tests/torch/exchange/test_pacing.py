@@ -31,7 +31,7 @@ def _train(rank: int) -> None:
         return parameters_of(module, optimizer), optimizer, paces()
 
     expected, _, _ = story(with_ddp)
-    for pacing in ("mocc:throughput=0.8,latency=0.1,loss=0.1", "rate:800Mbit"):
+    for pacing in ("rate:800Mbit", "mocc:throughput=0.8,latency=0.1,loss=0.1"):
         parameters, optimizer, found = story(with_ab, engine="ps", pacing=pacing)
         optimizer.close()
         assert_equal(parameters, expected)
