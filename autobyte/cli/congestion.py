@@ -279,8 +279,8 @@ def bench(
         print_json(about | ({"left_out": {name: str(error) for name, error in left_out.items()}} if left_out else {}))
         return
     print_table(*_benched(rows, measured=not simulated))
-    for name, error in left_out.items():
-        print_note(f"{name} is left out: {error}.")
+    for name, why in left_out.items():
+        print_note(f"{name} is left out: {why}.")
 
 
 def _asked_for(algorithms: str, *, simulated: bool) -> tuple[list[str], dict[str, "AutoByteError"]]:

@@ -55,7 +55,9 @@ def test_a_file_that_may_not_be_read_is_one_line(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)  # root may read anything
-    assert run(["congestion", "send", "127.0.0.1:7999", "--file", str(tmp_path / "secret")]) == 2
+    assert (
+        run(["congestion", "send", "127.0.0.1:7999", "--algorithm", "bbr", "--file", str(tmp_path / "secret")]) == 2
+    )
     assert "secret: Permission denied" in capsys.readouterr().err
 
 
