@@ -14,6 +14,7 @@ import numpy as np
 import runs
 import sheet
 import style
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from autobyte.bound import bound_s
@@ -103,11 +104,17 @@ for place, row in zip(places, best.to_dict("records"), strict=False):
     place.spines[:].set_visible(False)
     if place in axes[:, 0]:
         what = f"{MODELS_GBIT} Gbit/s" if row["panel"] == "a" else "ResNet50"
-        place.set_ylabel(f"{jobs.ARCHITECTURES[row['architecture']]}\n{what}", fontsize=6.5)
-for column, cost in zip((0, 4), jobs.BLOCK_COSTS, strict=True):
+        panel = f"({row['panel']}) {jobs.ARCHITECTURES[row['architecture']]}"
+        place.set_ylabel(f"{panel}\n{what}", fontsize=6.5)
+for column in (0, 4):
     title = axes[0, column].get_title(loc="left")
-    axes[0, column].set_title(f"{jobs.BLOCK_COSTS[cost].name}\n{title}", fontsize=6.5)
+    axes[0, column].set_title(f"\n{title}", fontsize=6.5)  # room for what follows
 figure.supxlabel(
     "partition (MB), credit; speed in % of the best of 16; red: our best; dashed: the best in the paper", fontsize=7
 )
+figure.draw_without_rendering()  # sets the layout
+for column, cost in zip((0, 4), jobs.BLOCK_COSTS, strict=True):
+    first, last = (axes[0, column + at].get_position() for at in (0, 3))
+    figure.text(first.x0, 0.995, f"{jobs.BLOCK_COSTS[cost].name}:", va="top", fontsize=7.5)
+    figure.add_artist(Line2D((first.x0, last.x1), (0.955, 0.955), color=style.MUTED, linewidth=0.6))
 style.save(figure, NAME, options.out / "figures")
