@@ -3,7 +3,7 @@
     python paper/fig03_optimal_pairs.py              # 30 seconds
     python paper/fig03_optimal_pairs.py --testbed    # 5 seconds, from what `make grid` recorded
 
-Simulated, at two measured costs of a block. Writes data/fig03_optimal_pairs.csv (the 16 pairs of every panel),
+Simulated, at two costs of a block. Writes data/fig03_optimal_pairs.csv (the 16 pairs of every panel),
 data/fig03_optimal_pairs.best.csv (the best of them, and what lies beyond) and figures/fig03_optimal_pairs.{pdf,png}.
 On the testbed: six partitions and four credits, 4 hosts, sizes scaled; data/fig03_optimal_pairs.testbed.csv and
 figures of the same name.

@@ -52,7 +52,7 @@ def trial(place):
     ]
     late = [index for index, value in enumerate(regret) if value > TOLERANCE]
     staying, best = (runs.still(job, config, seed, windows=WINDOWS) for config in (first, grid.best))
-    measured = runs.still(job, first, seed, windows=WINDOWS, part=METRIC)
+    fifty = runs.still(job, first, seed, windows=WINDOWS, part=METRIC)
     summary = cell | {
         "predictions": late[-1] + 1 if late else 0,  # until it stays within 3 %; one more than all: never
         "start_samples_per_s": jobs.speed(job, first),
@@ -60,7 +60,7 @@ def trial(place):
         "best_samples_per_s": optimum,
         "end_pair": jobs.label(in_force[-1]),
         "staying_with_noise": staying,
-        "staying_first_fifty": measured,  # iterations 10 to 60, the paper's metric
+        "staying_first_fifty": fifty,  # iterations 10 to 60, the paper's metric
         "best_with_noise": best,
         "reconfigurations": sum(before != after for before, after in pairwise(in_force)),
     }
@@ -108,7 +108,9 @@ for panel, (architecture, tuner) in zip(axes.flat, product(names, drawn), strict
         edges = [*run["iteration"], run["iteration"].iloc[-1] + 5]
         over_seeds = sheet.where(speeds, start=start).groupby("iteration")["samples_per_s"]
         style.band(panel, edges, over_seeds.min(), over_seeds.max(), tint)
-        panel.stairs(run["samples_per_s"], edges, baseline=None, color=tint, linewidth=1.3, zorder=3 - 0.1 * at)
+        panel.stairs(
+            run["samples_per_s"], edges, baseline=None, color=tint, linewidth=1.0 + 0.6 * at, zorder=3 - 0.1 * at
+        )
         still = sheet.where(finals, start=start, seed=options.seed)["staying_with_noise"].iloc[0]
         panel.axhline(still, color=tint, linewidth=0.8, linestyle=(0, (1, 1)))
         labels[f"from ⟨{start}⟩"] = (WINDOWS * WINDOW, run["samples_per_s"].iloc[-1], tint)
