@@ -37,8 +37,8 @@ INTRODUCTION = """\
 - *Our meta-network* (the tuner `metanet`) is called AutoByte in the pictures, and *the meta-network as published*
   (`metanet-published`) AutoByte as published.
 - *The optimum* of figure 5 is the fastest pair, without noise, of the 304 of a grid and of all that a run had in
-  force; figures 6 and 7 say what theirs is. *The best of the grid* in figures 8 and 9 is the fastest of the 304 alone,
-  so a tuner can be faster.
+  force; figures 6 and 7 say what theirs is. *The best of the grid* in figures 8 and 9 is the fastest of the 304, so a
+  tuner can be faster.
 - *DDP at its best bucket*: the fastest of 1, 4, 25 and 100 MiB.
 - *The best constant*: the one pair that is fastest on average over 7 models at 1, 3, 10 and 25 Gbit/s. A method has
   to gain over it to show that tuning helps.
