@@ -296,7 +296,8 @@ def _gains(axes: Any, rows: pd.DataFrame, *, bands: bool) -> None:
             style.band(axes, edges, over_seeds.min(), over_seeds.max(), style.colour(method))
         axes.stairs(median, edges, baseline=None, linewidth=1.2, **style.look(method))
         cut = [at + SLOT / 2 for at, value in median.items() if value < CUT]
-        axes.plot(cut, [CUT] * len(cut), marker="v", linestyle="", color=style.colour(method), clip_on=False)
+        if cut:
+            axes.plot(cut, [CUT] * len(cut), marker="v", linestyle="", color=style.colour(method), clip_on=False)
         ends[style.NAMES[method]] = (edges[-1], median.iloc[-1], style.colour(method))
     axes.set_ylabel("gain over BO (%)")
     axes.set_xlim(0, edges[-1])
