@@ -198,11 +198,11 @@ def whole_runs(rows: pd.DataFrame, method: str, reference: str) -> list[float]:
 def slower(rows: pd.DataFrame) -> str:
     """How often our meta-network is slower than BO, model by model."""
     gained = {model: phases(rows, "metanet", "bayesian", model=model) for model in sorted(set(rows["model"]))}
-    counts = (f"{sum(g < 0 for g in gains)} of {len(gains)} of {MODELS[model]}" for model, gains in gained.items())
-    least = min(min(gains) for gains in gained.values())
-    return (
-        f"Our meta-network is slower than BO in {' and in '.join(counts)} phases, at worst by {percent((-least,))}."
+    counts = (
+        f"{sum(g < 0 for g in gains)} of {len(gains)} phases of {MODELS[model]}" for model, gains in gained.items()
     )
+    least = min(min(gains) for gains in gained.values())
+    return f"Our meta-network is slower than BO in {' and in '.join(counts)}, at worst by {percent((-least,))}."
 
 
 def drawn(name: str, numbers: Numbers) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 import runs
 import sheet
 import style
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from autobyte.bound import bound_s
@@ -104,8 +103,7 @@ for place, row in zip(places, best.to_dict("records"), strict=False):
     place.spines[:].set_visible(False)
     if place in axes[:, 0]:
         what = f"{MODELS_GBIT} Gbit/s" if row["panel"] == "a" else "ResNet50"
-        panel = f"({row['panel']}) {jobs.ARCHITECTURES[row['architecture']]}"
-        place.set_ylabel(f"{panel}\n{what}", fontsize=6.5)
+        place.set_ylabel(f"{jobs.ARCHITECTURES[row['architecture']]}\n({row['panel']}) {what}", fontsize=6.5)
 for column in (0, 4):
     title = axes[0, column].get_title(loc="left")
     axes[0, column].set_title(f"\n{title}", fontsize=6.5)  # room for what follows
@@ -114,7 +112,6 @@ figure.supxlabel(
 )
 figure.draw_without_rendering()  # sets the layout
 for column, cost in zip((0, 4), jobs.BLOCK_COSTS, strict=True):
-    first, last = (axes[0, column + at].get_position() for at in (0, 3))
-    figure.text(first.x0, 0.995, f"{jobs.BLOCK_COSTS[cost].name}:", va="top", fontsize=7.5)
-    figure.add_artist(Line2D((first.x0, last.x1), (0.955, 0.955), color=style.MUTED, linewidth=0.6))
+    left = axes[0, column].get_position().x0
+    figure.text(left, 0.995, f"{jobs.BLOCK_COSTS[cost].name}, in all four columns", va="top", fontsize=7.5)
 style.save(figure, NAME, options.out / "figures")

@@ -153,7 +153,8 @@ def look(method: str) -> dict[str, Any]:
 
 def band(axes: Axes, edges: Sequence[float], least: Sequence[float], most: Sequence[float], colour: str) -> None:
     """Draw the range of values between neighbouring edges, behind the line that is theirs."""
-    axes.stairs(most, edges, baseline=least, fill=True, color=colour, alpha=0.18, linewidth=0)
+    area = axes.stairs(most, edges, baseline=least, fill=True, color=colour, alpha=0.18, linewidth=0)
+    area.sticky_edges.y.clear()  # margins are wanted below it, too
 
 
 def label_ends(

@@ -36,7 +36,7 @@ def test_the_loss_is_that_of_all_that_are_tied() -> None:
 
 def test_ties_that_the_search_for_the_fastest_leaves_out_count() -> None:
     """Small blocks cost more than the fastest step can hide, but less than TIES; whichever state is asked first."""
-    cluster = Cluster.uniform(4, 1.25e7, overhead_s=(1e-4, 0.0))
+    cluster = Cluster.uniform(4, 1.25e7, overhead_s=(2.5e-4, 0.0))
     before = Job(TOY.scaled(time=0.1), cluster)
     after = replace(before, cluster=replace(cluster, up_bytes_per_s=(1.25e9,), down_bytes_per_s=(1.25e9,)))
     took = {config: step_s(before, config) for config in SPACE.grid()}
