@@ -16,6 +16,10 @@ from autobyte.bench.bench import label
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "docs" / "data" / "frontends"
+#: What a way is to reach: a gain over one of the framework's own ways, or at most so many times the bound.
+GAINS = {("keras-tf", "autobyte"): {"after": 1.15, "strategy": 1.1}, ("mxnet", "autobyte"): {"dist_sync": 1.2}}
+BOUNDS = {("keras-tf", "crossing"): 1.15, ("mxnet", "autobyte"): 1.25}
+UNTARGETED = {("mxnet", "resnet50")}
 FRONTS = {"keras-tf": "Keras on TensorFlow", "mxnet": "MXNet's Gluon", "torch": "PyTorch"}
 
 
@@ -23,7 +27,17 @@ def front_ends(data: Path) -> str:
     """Every way of every front end: step, bound, and how much faster AutoByte is than each of the framework's own."""
     outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(data.glob("*.json"))]
     body = [_line(outcome, row) for outcome in outcomes for row in outcome["rows"]]
-    heads = ["front end", "model", "hosts", "way", "config", "step", "step / bound", "gain over the framework's own"]
+    heads = [
+        "front end",
+        "model",
+        "hosts",
+        "way",
+        "config",
+        "step",
+        "step / bound",
+        "gain over the framework's own",
+        "targets",
+    ]
     doubts = [f"{_title(outcome)}, {outcome['warning']}" for outcome in outcomes if outcome["warning"]]
     return markdown(heads, body) + f"\nWarnings of the launches: {'; '.join(doubts) or 'none'}."
 
@@ -42,7 +56,20 @@ def _line(outcome: dict[str, Any], row: dict[str, Any]) -> list[str]:
         f"{1e3 * row['step_s']:.0f} ms",
         f"{row['over_bound']:.2f}x",
         "" if row["own"] else "; ".join(gains),
+        _reached(outcome, row),
     ]
+
+
+def _reached(outcome: dict[str, Any], row: dict[str, Any]) -> str:
+    """Which targets a way has, and whether it reaches them."""
+    place = outcome["frontend"], row["way"]
+    if (outcome["frontend"], outcome["cell"]["model"]) in UNTARGETED:
+        return ""
+    step_s = {each["way"]: each["step_s"] for each in outcome["rows"]}
+    found = [(f"≥ {least}x", step_s[own] / row["step_s"] >= least) for own, least in GAINS.get(place, {}).items()]
+    if place in BOUNDS:
+        found.append((f"≤ {BOUNDS[place]} x bound", row["over_bound"] <= BOUNDS[place]))
+    return "; ".join(f"{target} {'reached' if reached else 'MISSED'}" for target, reached in found)
 
 
 def _title(outcome: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ def chosen(spec: Spec) -> dict[str, Any]:
 
 
 def told(steps_s: Sequence[float], report: Report | None = None) -> None:
-    """Print the steps of the slowest rank by its median (s), and AutoByte's config. Collective.
+    """Print the steps of the slowest rank by its median (s), AutoByte's config, and what its search does. Collective.
 
     Rank 0 prints a line of JSON.
     """
@@ -33,13 +33,15 @@ def told(steps_s: Sequence[float], report: Report | None = None) -> None:
     dist.all_gather(ranks, torch.tensor(steps_s, dtype=torch.float64))
     slowest = max(ranks, key=lambda rank: float(rank.quantile(0.5)))
     if dist.get_rank() == 0:
-        config = None if report is None else report.config.to_json()
-        sys.stdout.write(json.dumps({"steps_s": slowest.tolist(), "config": config}) + "\n")
+        run: dict[str, Any] = {"steps_s": slowest.tolist(), "config": None}
+        if report is not None:
+            run |= {"config": report.config.to_json(), "state": report.state}
+        sys.stdout.write(json.dumps(run) + "\n")
         sys.stdout.flush()
     dist.barrier()  # nobody leaves before the others have heard
 
 
 def told_by(output: str) -> dict[str, Any]:
-    """What `told` has printed among what else a rank wrote: `steps_s` (s), and `config`."""
+    """What `told` has printed among what else a rank wrote: `steps_s` (s), `config`, `state` of its search."""
     (found,) = [json.loads(line) for line in output.splitlines() if line.startswith('{"steps_s"')]
     return dict(found)

@@ -23,7 +23,7 @@ from autobyte.units import format_rate
 
 WARMUP = 20  # steps that do not count: AutoByte measures layers and plans in them
 SEARCHED = 13  # steps of a window of a search, the switch to its config included
-TIMEOUT_S, TIMEOUT_PER_STEP_S = 120.0, 5.0  # of a launch
+TIMEOUT_S, TIMEOUT_PER_STEP_S = 120.0, 5.0  # of a launch; a step may take ten times the bound, too
 TRIES = 2  # of a launch
 PORT = 29600  # where TensorFlow's workers listen
 NEEDED = {
@@ -165,6 +165,8 @@ def compared(
 def rows(cell: Cell, front: FrontEnd, engine: str, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
     """Medians of the repeats' medians, beside the bound and the fastest of the framework's own ways.
 
+    A search may find another config in every repeat: the one shown is that of the repeat in the middle.
+
     Args:
         cell: model and links.
         front: whose ways these are.
@@ -177,6 +179,7 @@ def rows(cell: Cell, front: FrontEnd, engine: str, runs: Mapping[str, Sequence[R
         served = engine in SERVED if way.served is None else way.served
         least_s = bound_s(cell.job(servers=served, wire_dtype=None))
         step_s = float(np.median(medians))
+        middle = min(zip(medians, repeats, strict=True), key=lambda each: abs(each[0] - step_s))[1]
         made.append(
             {
                 "way": name,
@@ -188,7 +191,7 @@ def rows(cell: Cell, front: FrontEnd, engine: str, runs: Mapping[str, Sequence[R
                 "step_high_s": max(medians),
                 "bound_s": least_s,
                 "over_bound": step_s / least_s,
-                "config": repeats[-1].get("config"),
+                "config": middle.get("config"),
             }
         )
     fastest_s = min((row["step_s"] for row in made if row["own"]), default=None)
@@ -209,20 +212,26 @@ def _by_launches(cell: Cell, front: FrontEnd, settings: dict[str, Any], repeats:
             "scales": {"time": cell.time_scale, "size": cell.size_scale},
             "workers": [f"{testbed.address(host)}:{PORT}" for host in range(cell.hosts)],
         }
+        least_s = bound_s(cell.job(servers=False, wire_dtype=None))
         with OtherLoad() as others:
             for repeat in range(repeats):
                 for done, (name, way) in enumerate(front.ways.items()):
                     progress(repeat * len(front.ways) + done, repeats * len(front.ways), way.title)
                     searching = 0 if way.own else SEARCHED * settings["windows"] + WARMUP
                     spec = {**common, **settings, "way": name, "warmup": WARMUP + searching}
-                    runs[name].append(_launched(testbed, str(front.program), spec, again.append))
+                    run = _launched(testbed, str(front.program), spec, again.append, bound_s=least_s)
+                    if run.get("state", "settled") != "settled":
+                        again.append(f"the search of {way.title} was {run['state']} when its steps were measured")
+                    runs[name].append(run)
     return runs, [*_doubts(cell, others.cores, unsound), *again]
 
 
-def _launched(testbed: Testbed, program: str, spec: dict[str, Any], failed: Callable[[str], object]) -> Run:
+def _launched(
+    testbed: Testbed, program: str, spec: dict[str, Any], failed: Callable[[str], object], *, bound_s: float
+) -> Run:
     """What one way's ranks tell; a launch that fails is tried once more, and that is said."""
     command = [sys.executable, "-m", program, json.dumps(spec)]
-    timeout_s = TIMEOUT_S + TIMEOUT_PER_STEP_S * (spec["warmup"] + spec["steps"])
+    timeout_s = TIMEOUT_S + max(TIMEOUT_PER_STEP_S, 10 * bound_s) * (spec["warmup"] + spec["steps"])
     for _ in range(TRIES - 1):
         try:
             return _run(testbed, command, timeout_s)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autobyte.cli.datapath import send, serve
+from autobyte.cli.datapath import seconds_or_dash, send, serve, without_nan
 from autobyte.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from autobyte.congestion.evaluate import Served
     from autobyte.congestion.policy import RatePolicy
+    from autobyte.errors import AutoByteError
 
 app = typer.Typer(
     help="One congestion control for many objectives (MOCC).\n\n"
@@ -219,12 +220,12 @@ def bench(
     """Run congestion controls on one link, each alone: simulated, and measured.
 
     Measured packets travel over UDP through a relay in user space. kernel-cubic and kernel-bbr are the kernel's TCP
-    through such a relay; they need root.
+    through such a relay; they need root. What cannot be measured is left out, with a note.
 
     autobyte congestion bench --rate 50Mbit --delay 25ms --loss 1% --json
     """
     from autobyte.cli.console import print_json, print_note, print_table, progress
-    from autobyte.congestion.algos import ALGORITHMS, make_control
+    from autobyte.congestion.algos import make_control
     from autobyte.congestion.datapath.beside import KERNEL, run_beside
     from autobyte.congestion.datapath.measure import Overheard
     from autobyte.congestion.objectives import parse_objective
@@ -232,26 +233,13 @@ def bench(
     from autobyte.congestion.ranges import parse_loss
     from autobyte.congestion.record import SHOWN
     from autobyte.congestion.sharing import means, share_link
-    from autobyte.errors import InputError, MissingExtra
-    from autobyte.testbed.namespaces import TestbedError, check_right, pyroute2
+    from autobyte.errors import AutoByteError
     from autobyte.units import parse_rate, parse_seconds
 
     link = Bottleneck(RateProfile.steady(parse_rate(rate, what="rate") / PACKET_BYTES), queue, parse_loss(loss))
     route, length_s = Route(2 * parse_seconds(delay, what="delay")), parse_seconds(seconds, what="seconds")
     wished = [parse_objective(text) for text in objective] if objective else [SHOWN[0], SHOWN[2], SHOWN[3]]
-    names, left_out = algorithms.split(",") if algorithms else [*ALGORITHMS, *KERNEL], ""
-    if simulated:
-        names = [name for name in names if algorithms or name not in KERNEL]
-        if set(names) & set(KERNEL):
-            raise InputError("the kernel's TCP is not simulated: leave it out of --algorithms, or --simulated")
-    elif set(names) & set(KERNEL):
-        try:
-            check_right()
-            pyroute2()
-        except (TestbedError, MissingExtra) as error:
-            if algorithms:
-                raise
-            names, left_out = list(ALGORITHMS), str(error)
+    names, left_out = _asked_for(algorithms, simulated=simulated)
     runs = [(name, wish) for name in names for wish in (wished if name == "mocc" else wished[:1])]
     controls = [
         [Overheard(make_control(name, wish, seed=seed + run), length_s / 2, length_s) for run in range(seeds)]
@@ -271,9 +259,15 @@ def bench(
                 row |= means(shares) | {"p99_s": sum(one.quantile_s(0.99) for one in repeated) / seeds}
             if not simulated:
                 tried = range(seed, seed + seeds)
-                row |= {"measured": run_beside(link, route, name, wish, seconds=length_s, seeds=tried)}
-            rows.append(row)
+                try:
+                    row |= {"measured": run_beside(link, route, name, wish, seconds=length_s, seeds=tried)}
+                except AutoByteError as error:
+                    left_out[_called(row)] = error  # what was measured before stays
+            if simulated or "measured" in row:
+                rows.append(row)
             step(place + 1, len(runs), name)
+    if not rows:
+        raise next(iter(left_out.values()))
     if json:
         about: dict[str, Any] = {
             "what": "simulated" if simulated else "simulated and measured",
@@ -281,28 +275,52 @@ def bench(
             "delay": delay,
         }
         about |= {"loss": loss, "queue": queue}
-        print_json(about | {"seconds": seconds, "seed": seed, "seeds": seeds, "runs": rows})
+        about |= {"seconds": seconds, "seed": seed, "seeds": seeds, "runs": without_nan(rows)}
+        print_json(about | ({"left_out": {name: str(error) for name, error in left_out.items()}} if left_out else {}))
         return
     print_table(*_benched(rows, measured=not simulated))
-    if left_out:
-        print_note(f"The kernel's TCP is left out: {left_out}.")
+    for name, why in left_out.items():
+        print_note(f"{name} is left out: {why}.")
+
+
+def _asked_for(algorithms: str, *, simulated: bool) -> tuple[list[str], dict[str, "AutoByteError"]]:
+    """Names of what is to run, and what is left out because it cannot."""
+    from autobyte.congestion.algos import ALGORITHMS
+    from autobyte.congestion.datapath.beside import KERNEL
+    from autobyte.congestion.datapath.tunnel import check_tunnel
+    from autobyte.errors import AutoByteError, InputError
+
+    names = algorithms.split(",") if algorithms else [*ALGORITHMS, *([] if simulated else KERNEL)]
+    kernels, left_out = [name for name in names if name in KERNEL], dict[str, AutoByteError]()
+    if simulated and kernels:
+        raise InputError("the kernel's TCP is not simulated: leave it out of --algorithms, or --simulated")
+    for name in kernels:
+        try:
+            check_tunnel(KERNEL[name])
+        except AutoByteError as error:
+            if algorithms:
+                raise
+            left_out[name] = error
+    return [name for name in names if name not in left_out], left_out
+
+
+def _called(row: dict[str, Any]) -> str:
+    name: str = row["algorithm"]
+    return f"{name} ⟨{', '.join(map(str, row['objective']))}⟩" if "objective" in row else name
 
 
 def _benched(rows: Sequence[dict[str, Any]], *, measured: bool) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Columns and rows of the table; a cell of what is simulated and measured has both, in this order."""
-    from autobyte.units import format_percent, format_seconds
+    from autobyte.units import format_percent
 
     shown: list[Sequence[str]] = []
     for row in rows:
         halves = [row if "bytes_per_s" in row else None, row.get("measured")]
-        name = row["algorithm"]
-        if "objective" in row:
-            name += " ⟨" + ", ".join(map(str, row["objective"])) + "⟩"
-        cells = [name]
+        cells = [_called(row)]
         for key, write in (
             ("utilisation", format_percent),
-            ("round_trip_s", format_seconds),
-            ("p99_s", format_seconds),
+            ("round_trip_s", seconds_or_dash),
+            ("p99_s", seconds_or_dash),
             ("loss", format_percent),
         ):
             texts = [write(half[key]) if half else "–" for half in (halves if measured else halves[:1])]

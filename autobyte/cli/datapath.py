@@ -1,5 +1,6 @@
 """`autobyte congestion serve` and `send`: bytes between two hosts, at the rate that a congestion control sets."""
 
+import math
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +17,16 @@ PORT = 7070
 
 def serve(
     *,
-    bind: Annotated[str, typer.Option("--bind", help="address and port to listen at")] = f"0.0.0.0:{PORT}",
+    bind: Annotated[
+        str, typer.Option("--bind", help="address and port to listen at; whoever reaches it can send")
+    ] = f"0.0.0.0:{PORT}",
     out: Annotated[Path | None, typer.Option("--out", help="file for what arrives; default: it is dropped")] = None,
     wait: Annotated[str, typer.Option("--wait", help="for a sender, at most")] = "60s",
     json: JsonOption = False,
 ) -> None:
     """Take in one transfer that `autobyte congestion send` begins.
+
+    It takes what the first sender brings, whoever that is, and nothing is encrypted.
 
     autobyte congestion serve --bind 0.0.0.0:7070 --out data.bin
     """
@@ -86,7 +91,7 @@ def send(
         "cpu_s": sent.cpu_s,
     }
     if json:
-        print_json(about)
+        print_json(without_nan(about))
         return
     print_table(
         ("sent", "goodput", "round trip", "99th percentile", "lost", "CPU"),
@@ -94,8 +99,8 @@ def send(
             (
                 format_bytes(sent.nbytes),
                 format_rate(about["goodput_bytes_per_s"]),
-                format_seconds(about["round_trip_s"]),
-                format_seconds(about["p99_s"]),
+                seconds_or_dash(about["round_trip_s"]),
+                seconds_or_dash(about["p99_s"]),
                 format_percent(sent.lost / max(1, sent.packets)),
                 format_seconds(sent.cpu_s),
             )
@@ -116,6 +121,22 @@ def parse_address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise InputError(f"cannot read address '{text}'; write it like 10.0.0.2:{PORT}")
     return host, int(port)
+
+
+def without_nan(data: Any) -> Any:
+    """What JSON can hold: None stands for the mean of nothing."""
+    if isinstance(data, dict):
+        return {name: without_nan(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [without_nan(value) for value in data]
+    return None if isinstance(data, float) and math.isnan(data) else data
+
+
+def seconds_or_dash(seconds: float) -> str:
+    """A time as tables show it; a dash for the mean of nothing."""
+    from autobyte.units import format_seconds
+
+    return "–" if math.isnan(seconds) else format_seconds(seconds)
 
 
 @contextmanager
@@ -157,10 +178,19 @@ def _chunks(path: Path | None, length_s: float) -> Iterator[Callable[[int, float
         yield lambda chunk, now_s: zeros if now_s < length_s else None
         return
     try:
-        with path.open("rb") as file:
-            # in order, each once: what is lost is kept until it has arrived
-            yield lambda chunk, now_s: memoryview(file.read(CHUNK)) or None
+        file = path.open("rb")
     except FileNotFoundError:
         raise FileError(f"no file {path}") from None
     except IsADirectoryError:
         raise FileError(f"{path} is a folder; send a file") from None
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from None
+
+    def read(chunk: int, now_s: float) -> memoryview | None:  # in order, each once: what is lost is kept elsewhere
+        try:
+            return memoryview(file.read(CHUNK)) or None
+        except OSError as error:
+            raise FileError(f"cannot read {path}: {error.strerror}") from None
+
+    with file:
+        yield read

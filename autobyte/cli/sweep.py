@@ -99,7 +99,7 @@ class SweepFile(BaseModel):
 
         Args:
             spec: of one comparison.
-            folder: from which scenarios' paths start.
+            folder: from which paths of scenarios and models start.
 
         Raises:
             InputError: it cannot be.
@@ -110,7 +110,8 @@ class SweepFile(BaseModel):
 
         rest = dict(spec)
         policy, jitter, scenario = rest.pop("policy"), rest.pop("jitter"), rest.pop("scenario")
-        job = make_job(rest.pop("model"), **rest)
+        model = rest.pop("model")
+        job = make_job(str(folder / model) if "/" in model or model.endswith(".json") else model, **rest)
         return Contest(
             job, tuple(self.tuners), self.budget, self.seeds, make_space(job, policy),
             make_scenario(folder / scenario if scenario else None), Effects(jitter=jitter),
@@ -140,7 +141,10 @@ def sweep(file: Path, *, out: Path | None, jobs: int, dask: str, plugins: Sequen
     read = SweepFile.load(file)
     specs = read.specs()
     contests = {name: read.contest(spec, file.parent) for name, spec in specs.items()}  # all, before any begins
-    told = {name: spec | {key: getattr(read, key) for key in FIXED} for name, spec in specs.items()}
+    told = {
+        name: spec | {key: getattr(read, key) for key in FIXED} | {"contest": contests[name].to_json()}
+        for name, spec in specs.items()
+    }  # options as they are written, and what they stand for: a profile may have changed since
     missing = [name for name in specs if not (_begun(out / name, told[name]) / "compare.json").exists()]
     with progress("comparing") as step, workers(jobs, dask) as (submit, completed):
         step(len(specs) - len(missing), len(specs), "")
@@ -153,7 +157,7 @@ def sweep(file: Path, *, out: Path | None, jobs: int, dask: str, plugins: Sequen
     frame = _frame(out, specs)
     with draft_of(out / TABLE) as draft:
         frame.to_parquet(draft, index=False)
-    page = write_overview(out)
+    page = write_overview(out, names=specs)
     write_json(out / SPEC, read.model_dump())
     if json:
         rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
@@ -224,8 +228,8 @@ def _begun(folder: Path, told: dict[str, Any]) -> Path:
     elif before != told:
         differs = next(key for key in told if before.get(key) != told[key])
         raise FileError(
-            f"{folder} holds a comparison with {differs} = {before.get(differs)!r}, not {told[differs]!r}: choose "
-            "another folder with --out"
+            f"{folder} holds a comparison with {differs} = {before.get(differs)!r:.60}, not {told[differs]!r:.60}: "
+            "choose another folder with --out"
         )
     return folder
 
@@ -237,6 +241,8 @@ def _keep(folder: Path, outcome: dict[str, Any], database: bytes) -> None:
     from autobyte.results import DATABASE
 
     if database:
+        for left in ("-wal", "-shm"):  # of a run on this machine that was killed
+            (folder / f"{DATABASE}{left}").unlink(missing_ok=True)
         with draft_of(folder / DATABASE) as draft:
             draft.write_bytes(database)
     write_outcome(outcome, folder)

@@ -102,8 +102,8 @@ class CarriedEntry(BaseModel):
     """What configs that are tied before a change lose after it, on average; of the change after which it is most."""
 
     iteration: Annotated[int, Field(ge=0)]
-    ratio_before: Positive  # communication / compute
-    ratio_after: Positive
+    ratio_before: Annotated[Number, Field(ge=0)]  # communication / compute; one worker alone sends nothing
+    ratio_after: Annotated[Number, Field(ge=0)]
     configs: Count
     loss: Number
 

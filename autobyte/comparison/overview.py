@@ -1,5 +1,6 @@
 """Several comparisons on one page: tuners by scenarios, with intervals, and a way to each comparison's own page."""
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,11 +21,12 @@ def comparisons(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/compare.json"))
 
 
-def write_overview(folder: Path) -> Path:
+def write_overview(folder: Path, *, names: Container[str] | None = None) -> Path:
     """Write the page of every comparison in a folder, and report.html in the folder itself, which leads to them.
 
     Args:
         folder: holds folders that `autobyte compare --out` wrote.
+        names: of the folders that are meant; by default all.
 
     Returns:
         where the page is.
@@ -32,7 +34,7 @@ def write_overview(folder: Path) -> Path:
     Raises:
         FileError: one of the comparisons is damaged, or a report.html is somebody else's.
     """
-    folders = comparisons(folder)
+    folders = [path for path in comparisons(folder) if names is None or path.name in names]
     if not folders:
         raise FileError(f"no comparison was finished in {folder}; run `autobyte compare --out {folder}` first")
     for path in folders:

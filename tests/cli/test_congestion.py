@@ -1,6 +1,7 @@
 """`autobyte congestion`: a small training, judged, adapted and compared; and bad input, a line each."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from autobyte.cli import run
+from autobyte.congestion.datapath.measure import Measured
 from autobyte.congestion.stored import digest, load_policy
 
 SMALL = ("--mode", "mixed", "--iterations", "2", "--links", "8")
@@ -73,7 +75,8 @@ def test_bench_measures_beside_the_simulation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("bench", "--rate", "4Mbit", "--delay", "10ms", "--seconds", "1s")
-    monkeypatch.setattr("autobyte.congestion.datapath.beside.LATE", 1e9)  # however busy this machine is
+    for limit in ("LATE", "MISSED"):
+        monkeypatch.setattr(f"autobyte.congestion.datapath.beside.{limit}", 1e9)  # however busy this machine is
     (row,) = shown(capsys, *words, "--algorithms", "bbr")["runs"]
     assert row["p99_s"] >= 0.99 * row["round_trip_s"]
     assert 0 < row["measured"]["utilisation"] <= 1.05
@@ -81,10 +84,35 @@ def test_bench_measures_beside_the_simulation(
     monkeypatch.setattr("autobyte.congestion.datapath.beside.LATE", 0.0)
     monkeypatch.setattr("autobyte.congestion.datapath.beside.TRIES", 1)
     assert run(["congestion", *words, "--algorithms", "bbr"]) == 2
-    assert "ms late: this machine is too slow or too busy for this link" in capsys.readouterr().err
+    assert "never came to it: this machine is too slow or too busy for this link" in capsys.readouterr().err
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert run(["congestion", *words, "--algorithms", "kernel-cubic"]) == 2
     assert "the testbed needs root, to make network namespaces" in capsys.readouterr().err
+
+
+def test_bench_keeps_what_was_measured_before_a_run_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_over_relay(hop: Any, control: Any, *, seconds: float, settled_s: float) -> Measured:
+        missed = 0.5 if "Vegas" in type(control).__name__ else 0.0
+        return Measured(1e5, 9e4, 0.2, math.nan, math.nan, 0.0, 1.0, 0.0, missed)
+
+    def refuse(name: str) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr("autobyte.congestion.datapath.beside.run_over_relay", run_over_relay)
+    words = ("bench", "--rate", "4Mbit", "--delay", "10ms", "--seconds", "1s", "--algorithms")
+    data = shown(capsys, *words, "cubic,vegas")
+    (row,) = data["runs"]
+    assert (row["algorithm"], row["measured"]["round_trip_s"]) == ("cubic", None)
+    assert "50 % never came to it" in data["left_out"]["vegas"]
+    assert run(["congestion", *words, "cubic,vegas"]) == 0
+    assert "vegas is left out: the relay" in capsys.readouterr().out
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("autobyte.congestion.datapath.tunnel.create", refuse)
+    assert run(["congestion", *words, "kernel-bbr"]) == 2
+    said = capsys.readouterr().err
+    assert "the tunnel's two hosts cannot be made here: [Errno 1] Operation not permitted" in said or "pip" in said
 
 
 @pytest.mark.parametrize(

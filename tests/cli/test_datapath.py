@@ -35,6 +35,32 @@ def test_a_file_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "50 KB in" in said
 
 
+def test_an_empty_file_has_no_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").touch()
+    address, statuses = f"127.0.0.1:{free_port()}", []
+    server = threading.Thread(target=lambda: statuses.append(run(["congestion", "serve", "--bind", address])))
+    server.start()
+    assert run(["congestion", "send", address, "--file", str(tmp_path / "empty"), "--json"]) == 0
+    server.join(10.0)
+    assert statuses == [0]
+    said = capsys.readouterr().out
+    sent, _ = json.JSONDecoder().raw_decode(said[said.index("{") :])
+    assert (sent["nbytes"], sent["round_trip_s"], sent["p99_s"]) == (0, None, None)
+
+
+def test_a_file_that_may_not_be_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, mode: str = "r") -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read anything
+    assert (
+        run(["congestion", "send", "127.0.0.1:7999", "--algorithm", "bbr", "--file", str(tmp_path / "secret")]) == 2
+    )
+    assert "secret: Permission denied" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

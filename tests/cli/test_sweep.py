@@ -71,7 +71,7 @@ def test_a_dask_cluster_makes_what_is_missing_and_leaves_the_rest_alone(swept: P
         str(out),
         "--json",
     ]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = json.loads(done.stdout)["rows"]
     assert [row["samples_per_s"] for row in rows] == before["samples_per_s"].tolist()
@@ -99,6 +99,14 @@ def test_what_a_file_cannot_say(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert words in said
     assert len(said.strip().splitlines()) == 1
     assert not out.exists()
+
+
+def test_the_file_in_the_docs_makes_the_comparisons_that_they_print(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+    text = page[page.index("```toml\nmodel") + len("```toml\n") :]
+    specs = SweepFile.load(written(tmp_path, text[: text.index("```")])).specs()
+    assert len(specs) == 8
+    assert all(f"\n{name} " in page for name in specs)
 
 
 def test_options_that_do_not_go_with_a_sweep(swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """Training on parameter servers whose connections are paced, beside a neighbour that measures its latency.
 
-    python tools/pacing/run.py --real-time    # docs/data/congestion/pacing.json; 4 minutes, root
+    python tools/pacing/run.py --real-time    # docs/data/congestion/pacing.json; 7 minutes, root
     python tools/pacing/run.py --table        # the table again, from what was measured
 
 Two emulated hosts, a worker and a server on each; compute is emulated by sleeping. The neighbour sends a small packet
@@ -199,14 +199,14 @@ def sent_again(testbed: Testbed) -> int:
 
 
 def table(measured: dict[str, Any]) -> str:
-    """A row for each arm, as Markdown: medians of all steps, and the least and greatest of the repeats' others."""
+    """A row for each arm, as Markdown: the least and the greatest of its repeats; a repeat's step is the median."""
     lines = [["connections", "step (ms)", "neighbour's p50 (ms)", "neighbour's p99 (ms)", "sent again"], ["---"] * 5]
     for arm in ARMS:
         rows = [row for row in measured["rows"] if row["arm"] == arm]
-        steps = [step for row in rows for step in row["steps_s"]]
+        medians = [1e3 * statistics.median(row["steps_s"]) for row in rows if row["steps_s"]]
         lines.append([
             arm,
-            f"{1e3 * statistics.median(steps):.0f}" if steps else "–",
+            _range(medians, ".0f") if medians else "–",
             _range([1e3 * row["neighbour_p50_s"] for row in rows], ".1f"),
             _range([1e3 * row["neighbour_p99_s"] for row in rows], ".1f"),
             _range([row["sent_again"] for row in rows], ".0f"),

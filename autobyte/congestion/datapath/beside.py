@@ -15,7 +15,8 @@ from autobyte.testbed.load import OtherLoad
 
 KERNEL = {"kernel-cubic": "cubic", "kernel-bbr": "bbr"}  # TCP of the kernel, which simulates nothing
 LATE = 0.02  # of a round trip without a queue: a relay that is later is another link
-TRIES = 3  # of a run whose relay is late
+MISSED = 0.001  # of the packets: a relay that more than these do not come to is another link, too
+TRIES = 3  # of a run whose relay is late or misses packets
 
 
 def run_beside(
@@ -36,7 +37,7 @@ def run_beside(
         `others_cores`, what other processes used meanwhile.
 
     Raises:
-        AutoByteError: the relay does not keep up in any try, or `KERNEL` has no right to make network namespaces.
+        AutoByteError: the relay keeps up in no try, or `KERNEL` has no right to make network namespaces.
         InputError: no such control.
     """
     with OtherLoad() as others:
@@ -45,7 +46,7 @@ def run_beside(
 
 
 def _run(bottleneck: Bottleneck, route: Route, name: str, wish: Objective, *, seconds: float, seed: int) -> Measured:
-    """One run; again if the relay was late."""
+    """One run; again if the relay was late or missed packets."""
     hop = Hop(
         bottleneck.profile.packets_per_s[0] * PACKET_BYTES,
         route.round_trip_s / 2,
@@ -59,11 +60,11 @@ def _run(bottleneck: Bottleneck, route: Route, name: str, wish: Objective, *, se
             run = run_kernel(hop, KERNEL[name], seconds=seconds, settled_s=seconds / 2)
         else:
             run = run_over_relay(hop, make_control(name, wish, seed=seed), seconds=seconds, settled_s=seconds / 2)
-        if run.late_s <= LATE * route.round_trip_s:
+        if run.late_s <= LATE * route.round_trip_s and run.missed <= MISSED:
             return run
     raise AutoByteError(
-        f"the relay let packets leave {1e3 * run.late_s:.2g} ms late: this machine is too slow or too busy for this "
-        "link; take a lower rate or a longer delay"
+        f"the relay let packets leave {1e3 * run.late_s:.2g} ms late, and {100 * run.missed:.2g} % never came to it: "
+        "this machine is too slow or too busy for this link; take a lower rate or a longer delay"
     )
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autobyte.congestion.datapath.relay import Hop, RelayCounts, relaying, urgent
-from autobyte.congestion.datapath.tcp import TcpCounts, TcpPacing
-from autobyte.congestion.datapath.transfer import Sent, receive, send
+from autobyte.congestion.datapath.tcp import TcpCounts
+from autobyte.congestion.datapath.transfer import BUFFER, Sent, receive, send
 from autobyte.congestion.datapath.tunnel import ADDRESSES, Tunnel, tunnel
 from autobyte.congestion.datapath.wire import CHUNK
 from autobyte.congestion.link import Congestion
@@ -23,6 +23,7 @@ BIN = 100  # bins of round trips in a factor of e: 1 % each
 ADDRESS, PORT = "127.0.0.1", 7070
 START_S, END_S = 20.0, 10.0  # that the receiver's process may take
 SAMPLE_S = 0.01  # between two looks at a kernel's connection
+LAST = 10  # packets that may be on their way to the relay when it ends
 TCP_HEADERS = 52  # IP, TCP and its time stamps
 TCP_CHUNK = 1 << 16
 
@@ -107,6 +108,7 @@ class Measured:
         loss: share of the packets.
         cpu_s_per_gbit: of both ends, in user space and in system calls.
         late_s: by which the relay let packets leave late, on average.
+        missed: share of the packets that never came to the relay.
     """
 
     bytes_per_s: float
@@ -117,10 +119,11 @@ class Measured:
     loss: float
     cpu_s_per_gbit: float
     late_s: float
+    missed: float
 
 
 def run_over_relay(hop: Hop, control: Congestion, *, seconds: float, settled_s: float) -> Measured:
-    """Send over UDP through a relay on this host, without any right, for some seconds.
+    """Send over UDP through a relay on this host for some seconds; any user may.
 
     Args:
         hop: what packets meet.
@@ -134,8 +137,9 @@ def run_over_relay(hop: Hop, control: Congestion, *, seconds: float, settled_s: 
     heard = Overheard(control, settled_s, seconds)
     with contextlib.ExitStack() as stack:
         ours, near, far, theirs = (stack.enter_context(_udp((ADDRESS, 0))) for _ in range(4))
-        near.connect(ours.getsockname())
-        far.connect(theirs.getsockname())
+        for side, end in ((near, ours), (far, theirs)):
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+            side.connect(end.getsockname())
         with relaying(near.fileno(), far.fileno(), hop) as carried:
             sent, receiver_cpu_s = _send_zeros(ours, near.getsockname(), theirs, heard, seconds)
     return _measured(hop, heard, sent, receiver_cpu_s, carried)
@@ -158,9 +162,7 @@ def run_over_tunnel(hop: Hop, control: Congestion, *, seconds: float, settled_s:
     return _measured(hop, heard, sent, receiver_cpu_s, hosts.carried)
 
 
-def run_kernel(
-    hop: Hop, algorithm: str, *, seconds: float, settled_s: float, pacing: Congestion | None = None
-) -> Measured:
+def run_kernel(hop: Hop, algorithm: str, *, seconds: float, settled_s: float) -> Measured:
     """Send over the kernel's TCP between two network namespaces, through a relay, for some seconds.
 
     Round trips are the kernel's smoothed ones, a look every 10 ms; the loss is what it sent again.
@@ -170,34 +172,31 @@ def run_kernel(
         algorithm: of the kernel, such as cubic.
         seconds: in all.
         settled_s: of them, before those that count.
-        pacing: sets the pace of the connection, if given.
 
     Raises:
-        AutoByteError: the kernel has no such algorithm, or the connection breaks.
+        AutoByteError: the kernel has no such algorithm, the connection breaks, or this machine is too busy.
         TestbedError: no right to make network namespaces.
     """
     with tunnel(hop) as hosts:
         sender, receiver = _connection(hosts, algorithm)
         with sender, receiver:
             origin_s, cpu_s = time.monotonic(), time.thread_time()
-            pacer = TcpPacing(sender, pacing, now_s=0.0) if pacing is not None else None
             zeros, sink = memoryview(bytes(TCP_CHUNK)), bytearray(TCP_CHUNK)
             looks: list[float] = []
             before: TcpCounts | None = None
-            next_s = pace_s = now_s = 0.0
+            next_s = now_s = 0.0
             while now_s < seconds:
                 if now_s >= settled_s and before is None:
                     before = TcpCounts.of(sender)
                 if now_s >= next_s:
                     looks += [TcpCounts.of(sender).round_trip_s] * (before is not None)
                     next_s = now_s + SAMPLE_S
-                if pacer is not None and now_s >= pace_s:
-                    pace_s = pacer.step(now_s)
                 if not (_moves(sender, zeros) + _moves(receiver, sink)):
                     time.sleep(0.001)
                 now_s = time.monotonic() - origin_s
             cpu_s, after = time.thread_time() - cpu_s, TcpCounts.of(sender)
-    assert before is not None
+    if before is None or not looks:
+        raise AutoByteError(f"this machine was too busy to look at the connection within {seconds:g} s")
     counted_s, looks = seconds - settled_s, sorted(looks)
     goodput = (after.acked_bytes - before.acked_bytes) / counted_s
     per_s = goodput * PACKET_BYTES / (PACKET_BYTES - TCP_HEADERS)
@@ -210,6 +209,7 @@ def run_kernel(
         loss=(after.again - before.again) / max(1, after.sent - before.sent),
         cpu_s_per_gbit=cpu_s / max(1e-9, 8e-9 * after.acked_bytes),
         late_s=hosts.carried.mean_late_s,
+        missed=_missed(after.sent, hosts.carried),
     )
 
 
@@ -219,24 +219,26 @@ def _moves(sock: socket.socket, what: memoryview | bytearray) -> int:
         return sock.send(what) if isinstance(what, memoryview) else sock.recv_into(what)
     except BlockingIOError:
         return 0
+    except OSError as error:
+        raise AutoByteError(f"the kernel's connection through the relay broke: {error.strerror}") from error
 
 
 def _connection(hosts: Tunnel, algorithm: str) -> tuple[socket.socket, socket.socket]:
-    with hosts.inside(1):
-        listener = socket.create_server((ADDRESSES[1], PORT))
-    with hosts.inside(0):
-        sender = socket.socket()
-    with listener:
+    with contextlib.ExitStack() as undo:
         try:
-            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
-            sender.settimeout(END_S)
-            sender.connect(listener.getsockname())
+            with hosts.inside(1), socket.create_server((ADDRESSES[1], PORT)) as listener:
+                with hosts.inside(0):
+                    sender = undo.enter_context(socket.socket())
+                sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
+                for sock in (sender, listener):
+                    sock.settimeout(END_S)
+                sender.connect(listener.getsockname())
+                receiver, _ = listener.accept()
         except OSError as error:
-            sender.close()
             raise AutoByteError(
                 f"no connection with the kernel's '{algorithm}' through the relay: {error}"
             ) from error
-        receiver, _ = listener.accept()
+        undo.pop_all()
     sender.setblocking(False)
     receiver.setblocking(False)
     return sender, receiver
@@ -256,8 +258,13 @@ def _send_zeros(
     with _receiving(theirs) as process:
         with urgent():
             sent = send(ours, peer, lambda _, now_s: zeros if now_s < seconds else None, control, timeout_s=START_S)
-        said, _ = process.communicate(timeout=END_S)
-    return sent, float(said)
+        try:
+            said, _ = process.communicate(timeout=END_S)
+            return sent, float(said)
+        except subprocess.TimeoutExpired as error:
+            raise AutoByteError(f"the receiver's process did not end within {END_S:g} s") from error
+        except ValueError as error:
+            raise AutoByteError(f"the receiver's process ended with status {process.returncode}") from error
 
 
 @contextlib.contextmanager
@@ -283,7 +290,13 @@ def _measured(hop: Hop, heard: Overheard, sent: Sent, receiver_cpu_s: float, car
         loss=heard.lost / max(1, heard.acked + heard.lost),
         cpu_s_per_gbit=(sent.cpu_s + receiver_cpu_s) / max(1e-9, 8e-9 * sent.nbytes),
         late_s=carried.mean_late_s,
+        missed=_missed(sent.packets, carried),
     )
+
+
+def _missed(sent: int, carried: RelayCounts) -> float:
+    """Share of packets that a full buffer before the relay has lost."""
+    return max(0, sent - carried.came - LAST) / max(1, sent)
 
 
 def main(words: list[str]) -> None:

@@ -1,7 +1,8 @@
 """Which packet leaves next, and what became of those under way; it has no socket and no clock.
 
-A packet that is acknowledged three later ones are not is lost (RFC 9002, sec. 6.1), and so is all that is under way
-after a long silence. What a lost packet carried leaves again, under a new number, so that no round trip is mistaken.
+A packet counts as lost when the third after it, or a later one, is acknowledged first (RFC 9002, sec. 6.1). After a
+long silence all packets under way count as lost. What a lost packet carried leaves again, under a new number, so that
+no round trip is mistaken.
 """
 
 import math
@@ -12,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from autobyte.congestion.link import Congestion, FlowCounts
 from autobyte.congestion.paths import Interval
 
-REORDERED = 3  # later packets that are acknowledged before one counts as lost
+REORDERED = 3  # places that an acknowledged packet is ahead of one that counts as lost
 SILENCE_S, SILENCE = 0.2, 3.0  # without a word until all is lost: at least, and in round trips
 GRAIN_S = 0.002  # shorter round trips all count as this long: what they differ by is how busy the machine is
 JITTER_S = 0.001  # by which a mean may exceed the shortest of an interval for the same reason
-LEAP, LEAP_S = 4, 0.005  # what may leave at once to make up for a late start: packets, or what the pace allows
+LEAP, LEAP_S = 4, 0.005  # a late sender makes up for this much, whichever is more: packets, and time at its pace
 
 
 @dataclass

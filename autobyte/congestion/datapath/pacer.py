@@ -1,5 +1,6 @@
 """Paces many of the kernel's connections: at a constant rate, or by MOCC, each by what the kernel counts of it."""
 
+import logging
 import socket
 import threading
 import time
@@ -12,6 +13,9 @@ from autobyte.congestion.service import Service
 from autobyte.errors import AutoByteError, InputError
 from autobyte.units import parse_rate
 
+log = logging.getLogger("autobyte")
+
+AGAIN_S = 1.0  # until a connection is looked at again of which the kernel has said nothing
 EXAMPLES = "mocc:throughput=0.8,latency=0.1,loss=0.1, or rate:1Gbit"
 
 
@@ -56,6 +60,10 @@ def _keep_pacing(pacings: list[TcpPacing], begun_s: float) -> None:
         for pacing in [each for each, due_s in due.items() if due_s <= now_s]:
             try:
                 due[pacing] = pacing.step(now_s)
-            except (AutoByteError, OSError):  # it is closed
-                del due[pacing]
+            except (AutoByteError, OSError) as error:
+                if pacing.closed:
+                    del due[pacing]
+                else:
+                    log.warning("a connection keeps its pace for now: %s", error)
+                    due[pacing] = now_s + AGAIN_S
         time.sleep(max(0.0, min(due.values(), default=0.0) - (time.monotonic() - begun_s)))

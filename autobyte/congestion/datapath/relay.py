@@ -75,7 +75,6 @@ class RelayCounts:
         late_s: sum of how late packets left, both ways.
         latest_s: the latest.
         cpu_s: of the relay's thread.
-        seconds: that it ran.
     """
 
     came: int = 0
@@ -86,7 +85,6 @@ class RelayCounts:
     late_s: float = 0.0
     latest_s: float = 0.0
     cpu_s: float = 0.0
-    seconds: float = 0.0
 
     @property
     def mean_late_s(self) -> float:
@@ -143,13 +141,13 @@ def carry(this: int, other: int, stop: int, hop: Hop) -> RelayCounts:
     """
     for side in (this, other):
         os.set_blocking(side, False)
-    pipe, begun_s, own_s = Pipe(hop), time.monotonic(), time.thread_time()
+    pipe, own_s = Pipe(hop), time.thread_time()
     carried = pipe.carried
     while True:
         wait_s = max(0.0, min(pipe.due_s() - time.monotonic(), 1.0))
         readable, _, _ = select.select([this, other, stop], [], [], wait_s)
         if stop in readable:
-            carried.cpu_s, carried.seconds = time.thread_time() - own_s, time.monotonic() - begun_s
+            carried.cpu_s = time.thread_time() - own_s
             return carried
         if this in readable:
             for packet in _packets(this):
@@ -210,7 +208,10 @@ def relaying(this: int, other: int, hop: Hop) -> Iterator[RelayCounts]:
             if not ready or not process.stdout.readline():
                 raise AutoByteError(f"the relay's process did not start within {READY_S:g} s")
             yield carried
-            found, _ = process.communicate(timeout=END_S)  # closes its input, which ends it
+            try:
+                found, _ = process.communicate(timeout=END_S)  # closes its input, which ends it
+            except subprocess.TimeoutExpired as error:
+                raise AutoByteError(f"the relay's process did not end within {END_S:g} s") from error
             if process.returncode != 0:
                 raise AutoByteError(f"the relay's process ended with status {process.returncode}")
             for name, value in json.loads(found).items():

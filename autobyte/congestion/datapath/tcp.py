@@ -1,7 +1,7 @@
 """Paces a kernel's TCP connection: reads TCP_INFO after every monitor interval, and sets SO_MAX_PACING_RATE.
 
 The kernel's own congestion control still bounds what is in flight, so on a link with random loss CUBIC stays slow
-under any pace. Neither call needs a right. Linux paces by itself since 4.13, without the queueing discipline fq.
+under any pace. Any user may make both calls. Linux paces by itself since 4.13, without the queueing discipline fq.
 """
 
 import math
@@ -17,9 +17,9 @@ from autobyte.errors import AutoByteError
 
 SO_MAX_PACING_RATE = 47  # Linux; Python has no name for it
 NO_LIMIT = (1 << 32) - 1  # as a pace: none
-#: Of Linux's struct tcp_info: snd_mss, rtt, total_retrans, bytes_acked, bytes_received, min_rtt, data_segs_out,
-#: busy_time, delivered
-INFO = struct.Struct("=16xI48xI28xI16xQQ12xI4xI8xQ16xI")
+WRAP = 1 << 32  # the kernel counts segments modulo this
+#: Of Linux's struct tcp_info: snd_mss, rtt, total_retrans, bytes_acked, min_rtt, data_segs_out, busy_time, delivered
+INFO = struct.Struct("=16xI48xI28xI16xQ20xI4xI8xQ16xI")
 GRAIN_S = 0.005  # as `outgoing.GRAIN_S`: on short ways the kernel sends up to 64 KiB at once, however low the pace is
 LEAST_S = 0.01  # of an interval: the kernel counts busy time in ticks of some ms, and a look costs tens of µs
 BUSY = 0.7  # of an interval: with less time in which there was something to send, it says nothing about the pace
@@ -39,7 +39,6 @@ class TcpCounts:
         busy_s: time in which something was to be sent or under way.
         delivered: segments that have arrived.
         acked_bytes: that have arrived.
-        received_bytes: from the other end.
     """
 
     segment_bytes: int
@@ -50,7 +49,6 @@ class TcpCounts:
     busy_s: float
     delivered: int
     acked_bytes: int
-    received_bytes: int
 
     @classmethod
     def of(cls, sock: socket.socket) -> Self:
@@ -65,8 +63,8 @@ class TcpCounts:
             raise AutoByteError(f"the kernel says nothing about this connection: {error.strerror}") from error
         if len(info) < INFO.size:
             raise AutoByteError(f"this kernel's TCP_INFO has {len(info)} bytes; {INFO.size} are needed (Linux 4.18)")
-        segment, round_trip, again, acked, received, least, sent, busy, delivered = INFO.unpack_from(info)
-        return cls(segment, 1e-6 * round_trip, 1e-6 * least, again, sent, 1e-6 * busy, delivered, acked, received)
+        segment, round_trip, again, acked, least, sent, busy, delivered = INFO.unpack_from(info)
+        return cls(segment, 1e-6 * round_trip, 1e-6 * least, again, sent, 1e-6 * busy, delivered, acked)
 
 
 def set_pace(sock: socket.socket, bytes_per_s: float) -> None:
@@ -99,6 +97,11 @@ class TcpPacing:
         self._apply()
 
     @property
+    def closed(self) -> bool:
+        """Whether this end's socket is closed; one that the peer has closed is not."""
+        return self._sock.fileno() < 0
+
+    @property
     def bytes_per_s(self) -> float:
         """The pace, of payload."""
         return max(LEAST_PER_S, self._control.packets_per_s) * self._before.segment_bytes
@@ -107,7 +110,8 @@ class TcpPacing:
         """End the interval if it is over, and set the pace; when to call again.
 
         Raises:
-            AutoByteError: the connection is closed.
+            AutoByteError: the connection is closed, or the kernel says nothing about it.
+            OSError: the kernel refuses the pace.
         """
         if now_s < self._due_s:
             return self._due_s
@@ -123,11 +127,12 @@ class TcpPacing:
 
     def _over(self, now: TcpCounts, now_s: float) -> Interval:
         seconds = now_s - self._began_s
-        sent, acked = now.sent - self._before.sent, now.delivered - self._before.delivered
-        lost, least_s = now.again - self._before.again, now.least_round_trip_s
+        before, least_s = self._before, now.least_round_trip_s
+        sent, acked = (now.sent - before.sent) % WRAP, (now.delivered - before.delivered) % WRAP
+        lost = (now.again - before.again) % WRAP
         previous_s = now.round_trip_s if math.isnan(self._round_trip_s) else self._round_trip_s
         self._round_trip_s = now.round_trip_s
-        busy, was_busy = now.busy_s - self._before.busy_s >= BUSY * seconds, self._was_busy
+        busy, was_busy = now.busy_s - before.busy_s >= BUSY * seconds, self._was_busy
         self._was_busy = busy
         if not (busy and was_busy and acked):
             return Interval(self._began_s, now_s, 0, 0, 0, math.nan, 0.0, max(least_s, 1e-6))

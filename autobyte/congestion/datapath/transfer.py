@@ -32,7 +32,6 @@ from autobyte.congestion.datapath.wire import (
     headed,
 )
 from autobyte.congestion.link import Congestion
-from autobyte.congestion.paths import Interval
 from autobyte.errors import AutoByteError
 
 AGAIN_S = 0.2  # between two hellos, or two ends
@@ -41,6 +40,7 @@ QUANTUM_S, QUANTUM = 0.001, 0.02  # packets leave together that are due within i
 BUFFER = 4 << 20  # bytes that a socket may hold
 SEGMENTS = 40  # packets that one call hands to the kernel
 UDP_SEGMENT, UDP_GRO = 103, 104  # Linux; Python has no name for them
+SEGMENT = struct.Struct("=i")  # what UDP_GRO tells: bytes of each packet of a train, but for the last
 LARGEST = 2048  # bytes of a message
 MOST_READS = 64  # packets, or trains of them, before they are acknowledged
 LINGER_S = 0.5  # that the receiver answers a sender that has not heard of its end
@@ -79,8 +79,6 @@ def send(
     source: Source,
     control: Congestion,
     *,
-    heard: Callable[[float, float], None] = lambda now_s, round_trip_s: None,
-    interval: Callable[[Interval], None] = lambda over: None,
     timeout_s: float = TIMEOUT_S,
 ) -> Sent:
     """Send chunks until the source ends and all have arrived.
@@ -90,8 +88,6 @@ def send(
         peer: where `receive` listens.
         source: called with a place and the time; its chunks are as long as `CHUNK`, but for the last.
         control: sets the rate.
-        heard: called with time and round trip of each packet that arrived.
-        interval: called with each monitor interval, after the control.
         timeout_s: longest wait for any answer.
 
     Raises:
@@ -105,7 +101,7 @@ def send(
         transfer = secrets.randbits(63)
         silent = f"nobody answers at {_name(peer)} within {timeout_s:g} s: start `autobyte congestion serve` there"
         _ask(sock, HEAD.pack(HELLO, transfer), WELCOME, transfer, timeout_s, silent)
-        sender = _Sender(sock, transfer, source, control, heard, interval)
+        sender = _Sender(sock, transfer, source, control)
         begun_s = time.thread_time()
         seconds = sender.run(peer, timeout_s)
         cpu_s = time.thread_time() - begun_s
@@ -121,18 +117,9 @@ def send(
 class _Sender:
     """The loop of a sender: acknowledgements in, packets out, and a wait until the next of either."""
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        transfer: int,
-        source: Source,
-        control: Congestion,
-        heard: Callable[[float, float], None],
-        interval: Callable[[Interval], None],
-    ) -> None:
+    def __init__(self, sock: socket.socket, transfer: int, source: Source, control: Congestion) -> None:
         self.out, self.nbytes = Outgoing(control, self._is_there), 0
         self._sock, self._transfer, self._source = sock, transfer, source
-        self._control, self._heard, self._interval = control, heard, interval
         self._bodies: dict[int, memoryview] = {}  # of chunks that have not arrived
         self._least_s = math.inf  # round trip
 
@@ -152,7 +139,7 @@ class _Sender:
             if now_s >= out.silence_s():
                 out.despair(now_s)
             if now_s >= out.over_s():
-                self._interval(out.next_interval(now_s))
+                out.next_interval(now_s)
             self._leave(now_s)
             wait_s = min(out.due_s(now_s), out.over_s(), out.silence_s(), answered_s + timeout_s) - now_s
             quantum_s = min(QUANTUM_S, QUANTUM * self._least_s)
@@ -181,7 +168,6 @@ class _Sender:
                 if chunk is not None:
                     del self._bodies[chunk[0]]
                     self._least_s = min(self._least_s, round_trip_s)
-                    self._heard(now_s, round_trip_s)
         return heard
 
     def _leave(self, now_s: float) -> None:
@@ -242,11 +228,12 @@ def receive(
     Args:
         sock: UDP, bound.
         store: called once for each chunk, with its place and its bytes; a chunk n begins at byte n × `CHUNK`.
-        wait_s: for a sender.
-        timeout_s: longest silence of a sender.
+        wait_s: for a sender's hello; whoever says it first is the sender.
+        timeout_s: longest silence of the sender.
 
     Raises:
-        PeerGone: no sender came, or it went silent.
+        PeerGone: no sender came, or it went silent or cannot be answered.
+        AutoByteError: the sender is at its end, and something is missing.
     """
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, BUFFER)
@@ -264,27 +251,36 @@ class _Receiver:
         self._transfer = -1
         self._peer: tuple[str, int] | None = None
         self._buffer = bytearray(1 << 16)
-        self._receipt = b""
+        self._total: tuple[int, int] | None = None  # chunks and bytes, once the sender has said its end
 
     def run(self, wait_s: float, timeout_s: float) -> Received:
         """One transfer."""
-        own, begun_s = _name(self._sock.getsockname()[:2]), time.thread_time()
-        if not self._wait(wait_s):
-            raise PeerGone(f"nobody sent anything to {own} within {wait_s:g} s")
-        heard_s = began_s = time.monotonic()
-        while True:
-            if self._take():
-                heard_s = time.monotonic()
-            if self._receipt and not self._wait(LINGER_S):
-                break  # the sender has heard of its end
-            if not self._receipt and not self._wait(max(0.0, heard_s + timeout_s - time.monotonic())):
-                who = _name(self._peer) if self._peer else f"the sender that {own} waits for"
-                raise PeerGone(f"{who} went silent for {timeout_s:g} s, after {self._incoming.nbytes} bytes")
-        got = self._incoming
+        own, begun_s, got = _name(self._sock.getsockname()[:2]), time.thread_time(), self._incoming
+        if not self._hears(wait_s):
+            raise PeerGone(f"nobody began a transfer to {own} within {wait_s:g} s")
+        assert self._peer is not None
+        began_s = heard_s = time.monotonic()
+        while self._hears(timeout_s if self._total is None else LINGER_S):
+            heard_s = time.monotonic()
+        if self._total is None:
+            raise PeerGone(f"{_name(self._peer)} went silent for {timeout_s:g} s, after {got.nbytes} bytes")
+        if self._total != (got.chunks, got.nbytes):
+            chunks, nbytes = self._total
+            raise AutoByteError(
+                f"{_name(self._peer)} sent {nbytes} bytes in {chunks} chunks, and {got.nbytes} bytes in {got.chunks} "
+                "arrived: send them again"
+            )
         return Received(got.nbytes, got.chunks, got.twice, heard_s - began_s, time.thread_time() - begun_s)
 
-    def _wait(self, seconds: float) -> bool:
-        return bool(select.select([self._sock], [], [], min(seconds, threading.TIMEOUT_MAX))[0])
+    def _hears(self, seconds: float) -> bool:
+        """Take in what comes until something is of this transfer; False if nothing is for this long."""
+        until_s = time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
+        while not self._take():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            select.select([self._sock], [], [], left_s)
+        return True
 
     def _take(self) -> bool:
         """Take in what has come; whether any of it was of this transfer."""
@@ -292,13 +288,14 @@ class _Receiver:
         ours, buffer = False, memoryview(self._buffer)
         for _ in range(MOST_READS):
             try:
-                size, peer = self._sock.recvfrom_into(buffer)
+                size, told, _, peer = self._sock.recvmsg_into([buffer], socket.CMSG_SPACE(SEGMENT.size))
             except BlockingIOError:
                 break
             except ConnectionRefusedError:
                 continue  # somebody whom we answered is gone
-            for start in range(0, size, PACKET):
-                ours |= self._read(buffer[start : min(size, start + PACKET)], peer, numbers)
+            segment = SEGMENT.unpack(told[0][2])[0] if told else max(1, size)  # only trains of packets tell it
+            for start in range(0, size, segment):
+                ours |= self._read(buffer[start : min(size, start + segment)], peer, numbers)
         for start in range(0, len(numbers), MOST_ACKS):
             self._answer(acknowledgement(self._transfer, numbers[start : start + MOST_ACKS]))
         return ours
@@ -317,13 +314,13 @@ class _Receiver:
                 numbers.append(number)
         elif kind == END and len(message) == TOTAL.size:
             got = self._incoming
-            self._receipt = TOTAL.pack(RECEIPT, transfer, got.nbytes, got.twice)
-            self._answer(self._receipt)
+            self._total = TOTAL.unpack_from(message)[2:]
+            self._answer(TOTAL.pack(RECEIPT, transfer, got.nbytes, got.twice))
         return True
 
     def _answer(self, message: bytes) -> None:
         assert self._peer is not None
-        with contextlib.suppress(BlockingIOError, ConnectionRefusedError):  # lost: it will be asked for again
+        with _explained(self._peer), contextlib.suppress(BlockingIOError, ConnectionRefusedError):  # asked again
             self._sock.sendto(message, self._peer)
 
 
@@ -361,6 +358,8 @@ def _explained(peer: tuple[str, int]) -> Iterator[None]:
     """Turn what the kernel says of a peer into one line."""
     try:
         yield
+    except AutoByteError:
+        raise  # of a file that is sent, say
     except ConnectionRefusedError as error:
         raise PeerGone(f"nobody listens at {_name(peer)} any more") from error
     except OSError as error:

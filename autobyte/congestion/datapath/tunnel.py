@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import struct
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -24,6 +25,7 @@ from autobyte.testbed.namespaces import (
     inside,
     netlink,
     new_owner,
+    pyroute2,
     remove,
 )
 
@@ -60,25 +62,49 @@ def tunnel(hop: Hop) -> Iterator[Tunnel]:
         TestbedError: no right to make network namespaces, or no TUN device.
         MissingExtra: pyroute2 is not installed.
     """
-    check_right()
-    clean_up()
-    owner = new_owner()
-    names = (f"{owner}-h0", f"{owner}-h1")
     with contextlib.ExitStack() as stack:
-        sides: list[int] = []
-        for name, address in zip(names, ADDRESSES, strict=True):
-            create(name)
-            stack.callback(remove, name)
-            sides.append(_device(name, address))
-            stack.callback(os.close, sides[-1])
+        names, sides = _hosts(stack)
         yield Tunnel(names, stack.enter_context(relaying(sides[0], sides[1], hop)))
 
 
-def _device(name: str, address: str) -> int:
+def check_tunnel(algorithm: str) -> None:
+    """Make sure that there can be a tunnel, and the kernel's TCP with this algorithm in it.
+
+    Raises:
+        TestbedError: there cannot.
+        MissingExtra: pyroute2 is not installed.
+    """
+    with contextlib.ExitStack() as stack:
+        names, _ = _hosts(stack)
+        with inside(names[0]), socket.socket() as sock:
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
+            except OSError as error:
+                raise TestbedError(f"this kernel has no TCP '{algorithm}': {error.strerror}") from error
+
+
+def _hosts(stack: contextlib.ExitStack) -> tuple[tuple[str, str], list[int]]:
+    """Two namespaces, and the descriptors of their TUN devices."""
+    check_right()
+    owner, sides = new_owner(), list[int]()
+    names = (f"{owner}-h0", f"{owner}-h1")
+    try:
+        clean_up()
+        for name, address in zip(names, ADDRESSES, strict=True):
+            stack.callback(remove, name)
+            create(name)
+            sides.append(_device(name, address, stack))
+    except (OSError, pyroute2().NetlinkError) as error:
+        raise TestbedError(f"the tunnel's two hosts cannot be made here: {error}") from error
+    return names, sides
+
+
+def _device(name: str, address: str, stack: contextlib.ExitStack) -> int:
     """A TUN device in a namespace, with an address; its descriptor."""
     with inside(name):
         try:
             side = os.open("/dev/net/tun", os.O_RDWR)
+            stack.callback(os.close, side)
             fcntl.ioctl(side, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
         except OSError as error:
             needs = "has no TUN device" if error.errno in (errno.ENOENT, errno.ENODEV) else "refuses a TUN device"

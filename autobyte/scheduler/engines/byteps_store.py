@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 Told = Callable[[int], None]  # of a key
 
 POLL_S = 2e-4
-TURNS = (
-    2  # names of a key, in turn: a server writes what is pushed first over a sum that others may not have pulled yet
-)
+#: Names of a key, in turn: a server writes what is pushed first over a sum that others may not have pulled yet.
+TURNS = 2
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
 PRIVATE = 0x4000 | (1 << 18)  # MS_REC | MS_PRIVATE
 SHARED_MEMORY = b"/dev/shm"

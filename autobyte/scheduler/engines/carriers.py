@@ -125,6 +125,8 @@ class Carriers:
                 break
             if listens(self._processes[-1], port):
                 return host, port, meet[1], self._token
+            if self._processes[-1].poll() is None:
+                break
         return self.last_words("scheduler")
 
     def _launch(self, role: str) -> Line:

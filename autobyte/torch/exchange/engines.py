@@ -64,7 +64,13 @@ def _servers(training: Connecting, timeout: timedelta) -> Engine:
     def paced() -> dict[tuple[int, str], Connection]:
         made = _reach(training, training.name, servers, timeout, largest=training.largest)
         if training.pace is not None:
-            training.pace([connection.sock for connection in made.values()])
+            socks = [connection.sock for connection in made.values()]
+            try:
+                training.pace(socks)
+            except BaseException:
+                for sock in socks:
+                    sock.close()
+                raise
         return made
 
     return ParameterServer(training.buffers, rank=rank, workers=workers, servers=servers, connect=paced)

@@ -72,7 +72,10 @@ class RollCall:
                 raise RuntimeError("the roll call is over")
             if store is None:
                 self._began_s = time.monotonic()
-                store = PrefixStore(self._name, own_store(met))
+                try:
+                    store = PrefixStore(self._name, own_store(met))
+                finally:
+                    self._began_s = math.inf
                 self._connected = store if self._met is met else None
             return store
 

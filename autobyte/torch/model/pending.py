@@ -107,6 +107,10 @@ class PendingState:
 
     take: ClassVar[Callable[[], None]]  # takes all updates, and restores the class
 
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
+        """An optimizer that is made anew is of the class itself: a user may reset it with `type(optimizer)(…)`."""
+        return cls.__mro__[2](*arguments, **keywords)
+
     @property
     def state(self) -> Any:
         """The state when all updates are taken."""

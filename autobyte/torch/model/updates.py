@@ -217,11 +217,12 @@ class Updates:
 
     def settle(self) -> None:
         """Take every update that is due, front layers first."""
-        if self._due:
-            for index, layer in enumerate(self._layers):
-                if layer.due:
-                    self._take(index)
-        self._pending.restore()
+        with self._taking:  # another thread may be in the midst of one
+            if self._due:
+                for index, layer in enumerate(self._layers):
+                    if layer.due:
+                        self._take(index)
+            self._pending.restore()
 
     def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[int]:
         """`zero_grad()` was called: clear gradients that still travel after their update; ids of their parameters."""

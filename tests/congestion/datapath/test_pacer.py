@@ -1,5 +1,6 @@
 """Connections keep to what their pacing says, and the thread that paces ends with them."""
 
+import logging
 import socket
 import threading
 import time
@@ -7,10 +8,8 @@ import time
 import pytest
 
 from autobyte.congestion.datapath.pacer import parse_pacing
-from autobyte.congestion.datapath.tcp import NO_LIMIT
-from autobyte.errors import InputError
-
-SO_MAX_PACING_RATE = 47
+from autobyte.congestion.datapath.tcp import NO_LIMIT, SO_MAX_PACING_RATE, TcpCounts
+from autobyte.errors import AutoByteError, InputError
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
@@ -51,6 +50,34 @@ def test_mocc_paces_until_the_connections_are_closed() -> None:
         except BlockingIOError:
             far.recv(1 << 20)
     assert pace_of(near) > first  # it doubles at the start
+    near.close()
+    far.close()
+    while pacers() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert pacers() == 0
+
+
+def test_a_connection_is_paced_on_after_the_kernel_said_nothing_about_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    near, far = connected()
+    monkeypatch.setattr("autobyte.congestion.datapath.pacer.AGAIN_S", 0.02)
+    looks, ask = [0], TcpCounts.of
+
+    def at_times(sock: socket.socket) -> TcpCounts:
+        looks[0] += 1
+        if looks[0] == 2:
+            raise AutoByteError("the kernel says nothing about this connection: Interrupted system call")
+        return ask(sock)
+
+    monkeypatch.setattr(TcpCounts, "of", at_times)
+    until_s = time.monotonic() + 5.0
+    with caplog.at_level(logging.WARNING, "autobyte"):
+        parse_pacing("mocc:0.1,0.8,0.1")([near])
+        while looks[0] < 4 and time.monotonic() < until_s:
+            time.sleep(0.01)
+    assert looks[0] >= 4
+    assert "a connection keeps its pace for now: the kernel says nothing" in caplog.text
     near.close()
     far.close()
     while pacers() and time.monotonic() < until_s:

@@ -104,6 +104,21 @@ def test_an_idle_connection_says_nothing_about_its_pace(connection) -> None:
     assert (only.sent, only.acked, only.lost) == (0, 0, 0)
 
 
+def test_counts_that_wrap_are_told_as_they_are(connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = [
+        TcpCounts(1448, 0.02, 0.02, again=2**32 - 1, sent=2**32 - 8, busy_s=0.0, delivered=2**32 - 9, acked_bytes=0),
+        TcpCounts(1448, 0.02, 0.02, again=2**32 - 1, sent=2**32 - 4, busy_s=0.1, delivered=2**32 - 5, acked_bytes=0),
+        TcpCounts(1448, 0.02, 0.02, again=1, sent=3, busy_s=0.2, delivered=1, acked_bytes=0),
+    ]
+    monkeypatch.setattr(TcpCounts, "of", lambda sock: counts.pop(0))
+    control = Doubling()
+    pacing = TcpPacing(connection[0], control, now_s=0.0)
+    pacing.step(0.1)
+    pacing.step(0.2)
+    told = control.told[-1]
+    assert (told.sent, told.acked, told.lost) == (7, 6, 2)
+
+
 def test_a_closed_connection_is_one_line(connection) -> None:
     connection[0].close()
     with pytest.raises(AutoByteError, match="the kernel says nothing about this connection"):

@@ -3,15 +3,19 @@
 import contextlib
 import random
 import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from autobyte.congestion.datapath import transfer
 from autobyte.congestion.datapath.relay import Hop, relaying
 from autobyte.congestion.datapath.transfer import PeerGone, Received, receive, send
 from autobyte.congestion.datapath.wire import CHUNK, DATA, DATA_HEAD, END, HEAD, HELLO, TOTAL, WELCOME, headed
 from autobyte.congestion.link import SteadyPace
+from autobyte.errors import AutoByteError, FileError
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ class Receiving(threading.Thread):
     def run(self) -> None:
         try:
             self.got = receive(self._sock, self._store, **self._limits)
-        except PeerGone as error:
+        except AutoByteError as error:
             self.error = error
 
     def _store(self, chunk: int, body: memoryview) -> None:
@@ -69,7 +73,14 @@ def test_all_bytes_arrive_once_through_a_relay_that_loses_some(ends: list[socket
     assert carried.came == carried.lost + carried.dropped + carried.left
 
 
-def test_trains_of_packets_are_taken_apart(ends: list[socket.socket]) -> None:
+def test_trains_of_packets_are_taken_apart(ends: list[socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    leave, trains = transfer._segments_leave, list[int]()
+
+    def noted(sock: socket.socket, parts: list[bytes | memoryview]) -> None:
+        trains.append(len(parts) // 2)
+        leave(sock, parts)
+
+    monkeypatch.setattr(transfer, "_segments_leave", noted)
     data = random.Random(1).randbytes(2_000_000)
     receiver = Receiving(ends[3], wait_s=10.0)
     receiver.start()
@@ -77,6 +88,35 @@ def test_trains_of_packets_are_taken_apart(ends: list[socket.socket]) -> None:
     receiver.join(5.0)
     assert receiver.data == data
     assert sent.packets >= -(-len(data) // CHUNK)
+    assert max(trains) > 1
+
+
+def test_a_train_is_cut_where_its_sender_cut_it(ends: list[socket.socket]) -> None:
+    ours, _, _, theirs = ends
+    receiver = Receiving(theirs, wait_s=5.0)
+    receiver.start()
+    ours.connect(theirs.getsockname())
+    ours.send(HEAD.pack(HELLO, 5))
+    ours.recv(100)  # the welcome
+    parts = [DATA_HEAD.pack(DATA, 5, number, number) + b"abcdefgh" for number in range(3)]
+    cut = (socket.IPPROTO_UDP, transfer.UDP_SEGMENT, struct.pack("=H", len(parts[0])))
+    ours.sendmsg(parts, [cut])
+    ours.send(TOTAL.pack(END, 5, 3, 24))
+    receiver.join(5.0)
+    assert receiver.got is not None, receiver.error
+    assert (receiver.got.chunks, receiver.got.nbytes) == (3, 24)
+
+
+def test_a_file_that_cannot_be_read_is_not_the_networks_fault(ends: list[socket.socket]) -> None:
+    receiver = Receiving(ends[3], wait_s=5.0, timeout_s=0.3)
+    receiver.start()
+
+    def read(chunk: int, now_s: float) -> memoryview:
+        raise FileError("cannot read data.bin: Input/output error")
+
+    with pytest.raises(FileError, match=r"cannot read data\.bin: Input/output error"):
+        send(ends[0], ends[3].getsockname(), read, SteadyPace(100.0))
+    receiver.join(5.0)
 
 
 def test_nobody_answers(ends: list[socket.socket]) -> None:
@@ -86,7 +126,7 @@ def test_nobody_answers(ends: list[socket.socket]) -> None:
 
 
 def test_nobody_sends(ends: list[socket.socket]) -> None:
-    with pytest.raises(PeerGone, match=r"nobody sent anything to 127.0.0.1:\d+ within 0.1 s"):
+    with pytest.raises(PeerGone, match=r"nobody began a transfer to 127.0.0.1:\d+ within 0.1 s"):
         receive(ends[3], lambda chunk, body: None, wait_s=0.1)
 
 
@@ -154,3 +194,37 @@ def test_strangers_change_nothing(ends: list[socket.socket]) -> None:
     assert bytes(receiver.data) == b"ours"
     assert receiver.got is not None
     assert receiver.got.nbytes == 4
+
+
+def test_a_strangers_noise_neither_ends_the_wait_nor_keeps_the_receiver(ends: list[socket.socket]) -> None:
+    ours, stranger, _, theirs = ends
+    receiver, to, over = Receiving(theirs, wait_s=10.0, timeout_s=0.4), theirs.getsockname(), threading.Event()
+
+    def chatter() -> None:
+        while not over.wait(0.05):
+            stranger.sendto(b"noise", to)
+
+    noise = threading.Thread(target=chatter)
+    noise.start()
+    receiver.start()
+    time.sleep(0.7)
+    for message in (HEAD.pack(HELLO, 5), DATA_HEAD.pack(DATA, 5, 0, 0) + b"ours", TOTAL.pack(END, 5, 1, 4)):
+        ours.sendto(message, to)
+    receiver.join(5.0)
+    over.set()
+    noise.join(5.0)
+    assert receiver.got is not None, receiver.error
+    assert receiver.got.nbytes == 4
+
+
+def test_an_end_that_counts_more_than_came_is_an_error(
+    ends: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "LINGER_S", 0.1)
+    ours, _, _, theirs = ends
+    receiver = Receiving(theirs, wait_s=5.0)
+    receiver.start()
+    for message in (HEAD.pack(HELLO, 5), DATA_HEAD.pack(DATA, 5, 0, 0) + b"ours", TOTAL.pack(END, 5, 2, 9)):
+        ours.sendto(message, theirs.getsockname())
+    receiver.join(5.0)
+    assert "sent 9 bytes in 2 chunks, and 4 bytes in 1 arrived: send them again" in str(receiver.error)

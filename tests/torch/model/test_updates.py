@@ -96,6 +96,15 @@ def test_whoever_reads_the_state_of_the_users_own_optimizer_gets_all_updates(how
     assert not torch.equal(last, expected[2])
 
 
+def test_an_optimizer_that_is_made_like_the_users_own_is_nobodys() -> None:
+    model, updates, _, _ = stepped()
+    inner = updates._optimizer
+    made = type(inner)(model.parameters(), lr=0.5)  # as a loop does that resets it
+    assert type(made) is torch.optim.SGD
+    assert made.param_groups[0]["lr"] == 0.5
+    assert updates._due == 3
+
+
 def test_a_forward_pass_takes_no_other_layers_update_though_its_optimizer_has_state() -> None:
     model, updates, averages, _ = stepped(momentum=0.9)
     averages.there = {"0.weight"}
