@@ -14,6 +14,7 @@ import runs
 import sheet
 import style
 
+from autobyte import models
 from autobyte.comparison.carried import TIES, ratio
 from autobyte.config import BYTESCHEDULER_DEFAULT, Config, Space
 from autobyte.job import Floats, Job
@@ -31,7 +32,8 @@ SEEDS = 3
 SLOT, PHASE = 5, 20  # iterations: what the oracle and a row of the figure last, and what lies between two changes
 SLOWEST = 1.12  # mean of the slowest of 8 workers' compute, by runs.EFFECTS' jitter
 LIKELY = 16  # pairs that are tried with jitter for every state of the cluster
-DRAWN = ("released", "bayesian", "robust", "twin", "metanet-published", "metanet", "oracle")
+DRAWN = ("released", "constant", "bayesian", "robust", "twin", "metanet-published", "metanet", "oracle")
+CUT = -40  # % of gain: what is lower is drawn as a triangle
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ class Truth:
     Args:
         cell: whose world.
         known: pairs that are in.
-        others: pairs of which the fastest without jitter are in, LIKELY of them for every state of the cluster.
+        others: pairs of which LIKELY are in for every state of the cluster, and as many for all states together: the
+            fastest without jitter.
     """
 
     def __init__(self, cell: Cell, known: Sequence[Config], others: Sequence[Config]) -> None:
@@ -160,15 +163,14 @@ class Truth:
         self._slots = range(0, cell.windows * WINDOW, SLOT)
         world = World(cell.job, scenario=cell.scenario)
         self._states = [world.job_at(slot) for slot in self._slots]
-        pairs = dict.fromkeys(known)
-        for state in dict.fromkeys(self._states):
-            slowdown = tuple(SLOWEST * each for each in state.cluster.slowdown)
-            land = contenders(
-                replace(state, cluster=replace(state.cluster, slowdown=slowdown)), list(dict.fromkeys(others))
-            )
-            pairs |= dict.fromkeys(land.configs[index] for index in land.step_s.argsort(kind="stable")[:LIKELY])
+        pool, pairs = list(dict.fromkeys(others)), dict.fromkeys(known)
+        times = {state: _step_s(state, pool) for state in dict.fromkeys(self._states)}
+        in_all = [config for config in pool if all(config in took for took in times.values())]
+        whole = {config: sum(times[state][config] for state in self._states) for config in in_all}
+        for took in (*times.values(), whole):
+            pairs |= dict.fromkeys(sorted(took, key=took.__getitem__)[:LIKELY])
         self._configs = list(pairs)
-        self._took = np.array([self._seconds(config) for config in pairs])
+        self._took = np.array([seconds_of_slots(cell, config) for config in pairs])
 
     def of_slots(self) -> list[tuple[int, Config, float]]:
         """The best pair of every slot: (first iteration, config, samples/s)."""
@@ -192,10 +194,19 @@ class Truth:
         """The pair that is best if it never changes."""
         return self._configs[int(self._took.sum(axis=1).argmin())]
 
-    def _seconds(self, config: Config) -> Floats:
-        """Time of every slot (s), shape [slots]."""
-        world = World(self._cell.job, scenario=self._cell.scenario, effects=runs.EFFECTS, seed=self._cell.seed)
-        return np.array([sum(world.measure(config, iterations=SLOT).step_s) for _ in self._slots])
+
+def _step_s(state: Job, configs: Sequence[Config]) -> dict[Config, float]:
+    """Steps without jitter (s), of configs that may be the fastest; compute takes as long as the slowest worker's."""
+    slowdown = tuple(SLOWEST * each for each in state.cluster.slowdown)
+    land = contenders(replace(state, cluster=replace(state.cluster, slowdown=slowdown)), configs)
+    return dict(zip(land.configs, land.step_s.tolist(), strict=True))
+
+
+def seconds_of_slots(cell: Cell, config: Config) -> Floats:
+    """Time of every slot under a config that never changes (s), shape [slots]."""
+    world = World(cell.job, scenario=cell.scenario, effects=runs.EFFECTS, seed=cell.seed)
+    slots = range(0, cell.windows * WINDOW, SLOT)
+    return np.array([sum(world.measure(config, iterations=SLOT).step_s) for _ in slots])
 
 
 def phases(cell: Cell, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -240,18 +251,21 @@ def draw(
                 place.axvline(iteration, color=style.FAINT, linewidth=0.8, zorder=0)
                 place.text(iteration + 1, 1.0, text, transform=place.get_xaxis_transform(), va="top", fontsize=6)
         left.set_title(f"({letter}) {_title(panel)}")
-    axes[-1, 0].set_xlabel("iteration; ticks: reconfigurations of one seed")
-    axes[-1, 1].set_xlabel("iteration; shaded: range over seeds" if what == "simulated" else "iteration")
+    simulated = what == "simulated"
+    axes[-1, 0].set_xlabel(f"iteration; ticks: reconfigurations{' of one seed' if simulated else ''}")
+    under = "shaded: range over seeds, of AutoByte" if simulated else f"triangles: below {CUT} %".replace("-", "−")
+    axes[-1, 1].set_xlabel(f"iteration; {under}")
     style.save(figure, name, folder / "figures", what=what)
 
 
 def _title(panel: dict[str, Any]) -> str:
     parts = [style.MODELS[panel["model"]], jobs.ARCHITECTURES[panel["architecture"]]]
-    if "batch" in panel:
-        fused = "fused" if panel["fusion"] else "not fused"
-        parts[1:1] = [f"batch {panel['batch']}"]
-        parts += [jobs.BLOCK_COSTS[panel["block_cost"]].name, fused]
-    return ", ".join(parts)
+    batch = panel.get("batch", models.load(panel["model"]).batch_size)  # on links: the model's own
+    parts[1:1] = [f"batch {batch}"]
+    fused = "fused" if panel.get("fusion", 1) else "not fused"
+    if "block_cost" in panel:
+        parts.append(jobs.BLOCK_COSTS[panel["block_cost"]].name)
+    return ", ".join([*parts, fused])
 
 
 def _speeds(axes: Any, rows: pd.DataFrame) -> None:
@@ -278,14 +292,18 @@ def _gains(axes: Any, rows: pd.DataFrame, *, bands: bool) -> None:
     for method in (method for method in DRAWN if method in gains):
         over_seeds = gains[method].groupby("iteration")
         median = over_seeds.median()
-        if bands and method in ONGOING:
+        if bands and method == "metanet":
             style.band(axes, edges, over_seeds.min(), over_seeds.max(), style.colour(method))
         axes.stairs(median, edges, baseline=None, linewidth=1.2, **style.look(method))
+        cut = [at + SLOT / 2 for at, value in median.items() if value < CUT]
+        if cut:
+            axes.plot(cut, [CUT] * len(cut), marker="v", linestyle="", color=style.colour(method), clip_on=False)
         ends[style.NAMES[method]] = (edges[-1], median.iloc[-1], style.colour(method))
     axes.set_ylabel("gain over BO (%)")
     axes.set_xlim(0, edges[-1])
     axes.margins(y=0.15)
-    axes.set_ylim(max(-40, axes.get_ylim()[0]), axes.get_ylim()[1])
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(CUT, min(low, -3)), max(high, 3))
     style.label_ends(axes, ends)
 
 

@@ -23,8 +23,9 @@ INTRODUCTION = """\
 `paper/claims.py` writes this page from `data/*.csv`. `make paper` computes the simulated numbers again, and
 `make paper-testbed` measures the emulated ones.
 
-- *Simulated*: 8 workers in the simulator. Layer times are those of `docs/models.md`, and a block costs what
-  `docs/design.md` says. Neither was fitted to a figure.
+- *Simulated*: 8 workers in the simulator. Layer times are those of `docs/models.md`. What a block costs besides its
+  bytes is US-Byte's start-up in figures 5 and 8 to 10 and in table I, NCCL's in figure 7, and both in figures 3 and 6
+  (figure 3 says where they come from). None of it was fitted to a figure.
 - *Emulated*: real sockets and real scheduling between hosts in network namespaces, on links with enforced rates.
   Compute is replaced by sleeping. Sizes and rates are scaled down together.
 - *Ratio*: our speed divided by the paper's, where both are multiples of the same baseline (a gain of 10 % counts as
@@ -33,6 +34,11 @@ INTRODUCTION = """\
 - *ByteScheduler, released*: what its released code does. Its tuner writes the partition to a field that nothing
   reads, so it tunes the credit alone, with partitions of 4 MB.
 - *BO, repaired* (the tuner `bayesian`): Bayesian optimisation of both numbers, on the log scale.
+- *Our meta-network* (the tuner `metanet`) is called AutoByte in the pictures, and *the meta-network as published*
+  (`metanet-published`) AutoByte as published.
+- *The optimum* of figure 5 is the fastest pair, without noise, of the 304 of a grid and of all that a run had in
+  force; figures 6 and 7 say what theirs is. *The best of the grid* in figures 8 and 9 is the fastest of the 304, so a
+  tuner can be faster.
 - *DDP at its best bucket*: the fastest of 1, 4, 25 and 100 MiB.
 - *The best constant*: the one pair that is fastest on average over 7 models at 1, 3, 10 and 25 Gbit/s. A method has
   to gain over it to show that tuning helps.

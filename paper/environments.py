@@ -24,6 +24,7 @@ FUSED = Space(default=Config(4_000_000, 16_000_000, knobs={"fusion": 1.0}))
 TUNERS = ("released", "bayesian", "twin", "metanet-published", "metanet")  # figure 10 has the others
 # of all that the CSV holds
 SHOWN = ("ddp", "released", "constant", "bayesian", "metanet-published", "metanet", "oracle", "oracle-fused")
+NAMES = style.NAMES | {"oracle": "best of the grid", "oracle-fused": "best of the grid, fused"}  # tuners may leave it
 
 
 def measure(architecture: str, options: Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -88,12 +89,12 @@ def draw(name: str, folder: Path, *, what: str = "simulated") -> None:
             x = [gbits.index(gbit) for gbit in speed.index]
             bars = [speed["median"] - speed["min"], speed["max"] - speed["median"]]
             panel.errorbar(x, speed["median"], bars, marker="o", elinewidth=0.7, **style.look(method))
-            ends[style.NAMES[method]] = (x[-1], speed["median"].iloc[-1], style.colour(method))
+            ends[NAMES[method]] = (x[-1], speed["median"].iloc[-1], style.colour(method))
         panel.axhline(1, **style.look("fifo"), zorder=0)
         panel.set_title(f"({letter}) {style.MODELS[model]}")
         panel.set_ylabel("speed / baseline")
         panel.grid(axis="y")
-        style.label_ends(panel, ends)
+        style.label_ends(panel, ends, leaders=True)
     axes[-1, 0].set_xticks(range(len(gbits)), [f"{gbit:g}" for gbit in gbits])
     axes[-1, 0].set_xlabel("Gbit/s")
     style.save(figure, name, folder / "figures", what=what)

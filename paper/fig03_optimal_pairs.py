@@ -3,7 +3,7 @@
     python paper/fig03_optimal_pairs.py              # 30 seconds
     python paper/fig03_optimal_pairs.py --testbed    # 5 seconds, from what `make grid` recorded
 
-Simulated, at two measured costs of a block. Writes data/fig03_optimal_pairs.csv (the 16 pairs of every panel),
+Simulated, at two costs of a block. Writes data/fig03_optimal_pairs.csv (the 16 pairs of every panel),
 data/fig03_optimal_pairs.best.csv (the best of them, and what lies beyond) and figures/fig03_optimal_pairs.{pdf,png}.
 On the testbed: six partitions and four credits, 4 hosts, sizes scaled; data/fig03_optimal_pairs.testbed.csv and
 figures of the same name.
@@ -103,11 +103,15 @@ for place, row in zip(places, best.to_dict("records"), strict=False):
     place.spines[:].set_visible(False)
     if place in axes[:, 0]:
         what = f"{MODELS_GBIT} Gbit/s" if row["panel"] == "a" else "ResNet50"
-        place.set_ylabel(f"{jobs.ARCHITECTURES[row['architecture']]}\n{what}", fontsize=6.5)
-for column, cost in zip((0, 4), jobs.BLOCK_COSTS, strict=True):
+        place.set_ylabel(f"{jobs.ARCHITECTURES[row['architecture']]}\n({row['panel']}) {what}", fontsize=6.5)
+for column in (0, 4):
     title = axes[0, column].get_title(loc="left")
-    axes[0, column].set_title(f"{jobs.BLOCK_COSTS[cost].name}\n{title}", fontsize=6.5)
+    axes[0, column].set_title(f"\n{title}", fontsize=6.5)  # room for what follows
 figure.supxlabel(
     "partition (MB), credit; speed in % of the best of 16; red: our best; dashed: the best in the paper", fontsize=7
 )
+figure.draw_without_rendering()  # sets the layout
+for column, cost in zip((0, 4), jobs.BLOCK_COSTS, strict=True):
+    left = axes[0, column].get_position().x0
+    figure.text(left, 0.995, f"{jobs.BLOCK_COSTS[cost].name}, in all four columns", va="top", fontsize=7.5)
 style.save(figure, NAME, options.out / "figures")

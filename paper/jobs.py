@@ -27,9 +27,10 @@ class BlockCost:
     latency_s: float
 
 
-#: Both measured. US-Byte's authors measured 1.32 ms, in all, for an all-reduce of 8 workers under Horovod and NCCL.
-#: That 0.92 ms of it hold the link and the rest is latency is this project's split, and the simulator's default. NCCL
-#: over TCP took 0.26 ms on 4 ranks, one all-reduce after another (docs/gpu.md): all of it holds the link.
+#: US-Byte's authors measured 1.32 ms, in all, for an all-reduce of 8 workers under Horovod and NCCL. That 0.92 ms of
+#: it hold the link and the rest is latency is this project's split, and the simulator's default. For NCCL over TCP, a
+#: line through the times of single all-reduces of 4 ranks at 10 Gbit/s meets zero bytes at 0.26 ms (docs/gpu.md). It
+#: is taken here for 8 workers and for servers, too, and holds the link.
 BLOCK_COSTS = {
     "usbyte": BlockCost("US-Byte's start-up", (500e-6, 30e-6), 30e-6),
     "nccl": BlockCost("NCCL's start-up", (260e-6, 0.0), 0.0),

@@ -73,10 +73,10 @@ def speeds(windows: Sequence[Measurement], samples: int, *, every: int = 5) -> l
     ]
 
 
-def still(job: Job, config: Config, seed: int, *, windows: int) -> float:
-    """Mean speed of a job whose config never changes (samples/s)."""
+def still(job: Job, config: Config, seed: int, *, windows: int, part: slice = slice(None)) -> float:
+    """Mean speed of a job whose config never changes (samples/s), over all its iterations or a part of them."""
     world = World(job, effects=EFFECTS, seed=seed)
-    return job.samples / float(np.mean(world.measure(config, iterations=windows * WINDOW).step_s))
+    return job.samples / float(np.mean(world.measure(config, iterations=windows * WINDOW).step_s[part]))
 
 
 def spread(work: Callable[[Cell], Result], cells: Sequence[Cell]) -> list[Result]:

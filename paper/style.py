@@ -54,7 +54,7 @@ LOOKS: dict[str, tuple[str, Any]] = {
     "twin": (TEAL, (0, (2, 1))),
     "metanet": (BLUE, "-"),
     "metanet-published": (MAGENTA, "-"),
-    "robust": (ORANGE, (0, (3, 1, 1, 1))),
+    "robust": (CYAN, (0, (3, 1, 1, 1))),
     "hindsight": (PURPLE, (0, (2, 1))),
     "all-knowing": (INK, (0, (4, 1.2))),
     "oracle": (INK, (0, (1, 0.8))),
@@ -153,30 +153,38 @@ def look(method: str) -> dict[str, Any]:
 
 def band(axes: Axes, edges: Sequence[float], least: Sequence[float], most: Sequence[float], colour: str) -> None:
     """Draw the range of values between neighbouring edges, behind the line that is theirs."""
-    axes.stairs(most, edges, baseline=least, fill=True, color=colour, alpha=0.18, linewidth=0)
+    area = axes.stairs(most, edges, baseline=least, fill=True, color=colour, alpha=0.18, linewidth=0)
+    area.sticky_edges.y.clear()  # margins are wanted below it, too
 
 
-def label_ends(axes: Axes, ends: Mapping[str, tuple[float, float, str]], *, room: float = 1.15) -> None:
+def label_ends(
+    axes: Axes, ends: Mapping[str, tuple[float, float, str]], *, room: float = 1.15, leaders: bool = False
+) -> None:
     """Write names right of where lines end, moved apart where they would overlap. Call it when the limits are set.
 
     Args:
         axes: the lines' own; a linear or logarithmic y axis.
         ends: text to (x, y, colour), in data coordinates.
         room: between two labels, in lines of text.
+        leaders: draw a thin line from where a line ends to its name.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # sets limits and layout
-    height = axes.bbox.height / figure.dpi * 72  # points
+    width, height = axes.bbox.width / figure.dpi * 72, axes.bbox.height / figure.dpi * 72  # points
     gap = room * matplotlib.rcParams["font.size"] / height  # in parts of the axes
     order = sorted(ends, key=lambda text: ends[text][1])
     to_axes = axes.transData + axes.transAxes.inverted()
     xs, ys = np.array([to_axes.transform(ends[text][:2]) for text in order]).T
-    for text, x, y in zip(order, xs, _apart(ys, gap), strict=True):
+    for text, x, end, y in zip(order, xs, ys, _apart(ys, gap), strict=True):
+        if leaders:
+            line = {"arrowstyle": "-", "color": ends[text][2], "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0}
+            places: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "axes fraction"}
+            axes.annotate("", (x, end), xytext=(x + 11 / width, y), arrowprops=line, annotation_clip=False, **places)
         axes.annotate(
             text,
             (x, y),
-            xytext=(3, 0),
+            xytext=(12 if leaders else 3, 0),
             xycoords="axes fraction",
             textcoords="offset points",
             va="center",

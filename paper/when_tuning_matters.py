@@ -26,7 +26,8 @@ from autobyte.simulator.effects import PLAIN
 NAME = "when_tuning_matters"
 MODEL, BATCH = "resnet50", 64
 RATIOS = tuple(round(0.2 * 25 ** (k / 6), 2) for k in range(7))  # 0.2 … 5, evenly spread on the log scale
-DRAWN = {"mean": "their mean", "least": "the best of them"}
+DRAWN = {"mean": "mean of tied pairs", "least": "best tied pair"}
+FEW = 3  # tied pairs: their mean says little
 
 
 def truth(cost, fusion, architecture, at):
@@ -69,10 +70,12 @@ for row_axes, (fusion, key) in zip(axes, lines, strict=True):
             place.set_axis_off()
             continue
         percent = 100 * cells.pivot(index="after", columns="before", values=key).to_numpy()
+        tied = cells.pivot(index="after", columns="before", values="tied").to_numpy()
         place.imshow(percent, cmap="cividis_r", vmin=0, vmax=20, origin="lower", aspect="auto")
         for y, x in np.ndindex(percent.shape):
             ink = "white" if percent[y, x] > 10 else "black"
-            place.text(x, y, f"{percent[y, x]:.0f}", ha="center", va="center", fontsize=5.5, color=ink)
+            few = "*" if tied[y, x] <= FEW else ""
+            place.text(x, y, f"{percent[y, x]:.0f}{few}", ha="center", va="center", fontsize=5.5, color=ink)
         shown = [f"{at:.2g}" for at in sorted(cells["before"].unique())]
         place.set_xticks(range(len(shown)), shown, fontsize=5.5)
         place.set_yticks(range(len(shown)), shown, fontsize=5.5)
@@ -80,10 +83,10 @@ for row_axes, (fusion, key) in zip(axes, lines, strict=True):
         place.spines[:].set_visible(False)
         if (fusion, key) == lines[0]:
             place.set_title(f"{jobs.ARCHITECTURES[architecture]}\n{jobs.BLOCK_COSTS[cost].name}", fontsize=6.5)
-    row_axes[0].set_ylabel(f"{'fused' if fusion else 'not fused'}: {DRAWN[key]}", fontsize=6.5)
+    row_axes[0].set_ylabel(f"{'fused' if fusion else 'not fused'}, {DRAWN[key]}", fontsize=6.5)
 figure.supxlabel(
     "communication / compute before the change (across) and after it (up)\n"
-    "what pairs that are tied before it lose of the best speed after it, in %",
+    f"what pairs that are tied before it lose of the best speed after it, in %; *: at most {FEW} pairs are tied",
     fontsize=7,
 )
 style.save(figure, NAME, options.out / "figures")

@@ -8,13 +8,13 @@ import numpy as np
 
 from autobyte.bound import wire_s
 from autobyte.comparison.contest import Contest
-from autobyte.comparison.oracle import COUNTS
 from autobyte.comparison.truth import SteadyTruth, Truth
 from autobyte.config import Config
 from autobyte.job import Floats, Job
 from autobyte.tuning import WINDOW
 
 TIES = 0.02  # steps that differ by less can hardly be told apart in a window of 10 iterations
+MATTERS = 0.05  # a mean loss of ties from which on it matters which of them a search keeps
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +50,9 @@ def carry(before: SteadyTruth, after: SteadyTruth) -> CarriedTies:
 
     >>> carry(*(SteadyTruth(job, Space().grid(), PLAIN) for job in (fast, slow))).mean
     """
-    took = sorted(before.step_s.items(), key=lambda item: item[1])
-    tied = [config for config, step_s in took if step_s <= (1 + TIES) * before.best_s]
+    tied = tuple(before.within(TIES))
     loss = 1 - after.best_s / np.array([after.step_s[config] for config in tied])
-    return CarriedTies(ratio(before.job), ratio(after.job), tuple(tied), np.maximum(loss, 0.0))
+    return CarriedTies(ratio(before.job), ratio(after.job), tied, np.maximum(loss, 0.0))
 
 
 def largest(contest: Contest, truth: Truth) -> dict[str, Any] | None:
@@ -74,10 +73,12 @@ def largest(contest: Contest, truth: Truth) -> dict[str, Any] | None:
 def say(largest: Mapping[str, Any]) -> str:
     """Say in a line where a job lies.
 
-    >>> say({"iteration": 20, "ratio_before": 0.68, "ratio_after": 2.27, "configs": 31, "loss": 0.121})
-    'iteration 20: communication / compute 0.68 → 2.3; tied configs (31) then lose 12.1 % on average: adapting gains'
+    >>> say({"iteration": 20, "ratio_before": 0.68, "ratio_after": 2.27, "configs": 31, "loss": 0.121}).split("; ")
+    ['iteration 20: communication / compute 0.68 → 2.3',
+     'tied configs (31) then lose 12.1 % on average: it matters which of them a search keeps']
     """
     ends = f"{largest['ratio_before']:.2g} → {largest['ratio_after']:.2g}"
     lost = f"tied configs ({largest['configs']}) then lose {100 * largest['loss']:.1f} % on average"
-    meaning = "adapting gains" if largest["loss"] >= COUNTS else "one good search serves before and after"
+    little = "" if largest["loss"] >= MATTERS else "little "
+    meaning = f"it matters {little}which of them a search keeps"
     return f"iteration {largest['iteration']}: communication / compute {ends}; {lost}: {meaning}"

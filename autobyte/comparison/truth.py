@@ -7,7 +7,7 @@ from autobyte.comparison.contest import Contest
 from autobyte.config import Config
 from autobyte.job import Job
 from autobyte.simulator.effects import Effects
-from autobyte.simulator.landscape import contenders
+from autobyte.simulator.landscape import contenders, least_s, survey
 from autobyte.simulator.steady import fifo_s, reference_s, step_s
 
 
@@ -49,6 +49,7 @@ class SteadyTruth:
 
     def __init__(self, job: Job, configs: Sequence[Config], effects: Effects) -> None:
         land = contenders(job, configs, effects=effects)
+        self._configs, self._effects = tuple(dict.fromkeys(configs)), effects
         self.job = job
         self.step_s = _Steps(job, effects, zip(land.configs, land.step_s.tolist(), strict=True))
         self.best = land.best
@@ -56,6 +57,16 @@ class SteadyTruth:
         self.fifo_s = fifo_s(job, effects=effects)
         self.reference_s = reference_s(job, effects=effects)
         self.bound_s = bound_s(job)
+
+    def within(self, part: float) -> dict[Config, float]:
+        """Step times (s) of all configs that take at most this part longer than the best, the fastest first."""
+        longest = (1 + part) * self.best_s
+        unknown = [config for config in self._configs if config not in self.step_s]
+        likely = [config for config in unknown if least_s(self.job, config, effects=self._effects) <= longest]
+        land = survey(self.job, likely, effects=self._effects)
+        self.step_s.update(zip(land.configs, land.step_s.tolist(), strict=True))
+        known = ((config, self.step_s[config]) for config in self._configs if config in self.step_s)
+        return dict(sorted((each for each in known if each[1] <= longest), key=lambda each: each[1]))
 
 
 class _Steps(dict[Config, float]):

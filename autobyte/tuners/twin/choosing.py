@@ -102,7 +102,7 @@ def worth_together(belief: Belief, *, windows: float) -> Floats:
         windows: for which a trial is expected to pay off.
     """
     mean, best = belief.mean, float(belief.mean.min())
-    if best == np.inf:  # nobody can win: no run tells anything
+    if best == np.inf:  # every mean is infinite: a run can tell nothing
         return np.zeros(len(mean))
     could = np.flatnonzero(mean - SURE * belief.deviation <= best)
     first = np.where(mean > best, mean - belief.deviation, -np.inf)
