@@ -42,18 +42,18 @@ class _KilledError(Exception):
 
 
 def test_a_killed_fit_goes_on_and_comes_out_the_same(tmp_path: Path) -> None:
-    path, epochs = tmp_path / "fit.npz", 4
+    path, epochs = tmp_path / "fit.npz", 2
     whole, _ = fit(groups(), variant="improved", epochs=epochs)
 
     def kill(now: FitProgress) -> None:
-        if now.epoch == 2:
+        if now.epoch == 1:
             raise _KilledError
 
     with pytest.raises(_KilledError):
         fit(groups(), variant="improved", epochs=epochs, checkpoint=path, progress=kill)
     seen: list[FitProgress] = []
     resumed, _ = fit(groups(), variant="improved", epochs=epochs, checkpoint=path, progress=seen.append)
-    assert [now.epoch for now in seen] == [2, 3]
+    assert [now.epoch for now in seen] == [1]
     for a, b in zip(resumed.weights, whole.weights, strict=True):
         assert np.allclose(a, b, atol=1e-5)
     assert not path.exists()

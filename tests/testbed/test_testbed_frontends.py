@@ -76,7 +76,7 @@ def test_a_launch_that_fails_is_tried_once_more(monkeypatch: pytest.MonkeyPatch)
         return {"steps_s": [0.5]}
 
     monkeypatch.setattr(frontends, "_run", run)
-    assert frontends._launched(None, "program", spec, said.append) == {"steps_s": [0.5]}  # type: ignore[arg-type]
+    assert frontends._launched(None, "program", spec, said.append, bound_s=0.3) == {"steps_s": [0.5]}  # type: ignore[arg-type]
     assert said == ["after was launched again: rank 1 ended with status 1"]
 
 
