@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,10 +105,13 @@ class Launch:
         self._running: dict[int, int] = {}  # pidfd by rank
         self._stopped: set[int] = set()
         self._failed: int | None = None  # the first rank that ended badly by itself
+        hosts = [seat.host for seat in seats]
         try:
-            for rank, seat in enumerate(seats):
-                variables = rank_environment(rank, [seat.host for seat in seats], master, port, interface)
-                self._start(command, rank, seat, variables | dict(seat.env) | dict(env or {}))
+            with ThreadPoolExecutor(1) as starter:  # Ctrl-C stops this thread only: no process starts unrecorded
+                for rank, seat in enumerate(seats):
+                    variables = rank_environment(rank, hosts, master, port, interface)
+                    variables |= dict(seat.env) | dict(env or {})
+                    starter.submit(self._start, command, rank, seat, variables).result()
         except BaseException:
             self.stop()
             raise

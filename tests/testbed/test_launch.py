@@ -179,18 +179,26 @@ def test_a_command_that_is_not_there_is_named() -> None:
 
 
 RUNNER = """
-import sys
+import subprocess, sys, time
 from contextlib import nullcontext
 from autobyte.testbed.launch import Launch, Seat
+
+class Slow(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        time.sleep({slow_s})
+
+subprocess.Popen = Slow
 with Launch(sys.argv[1:], [Seat(0, nullcontext), Seat(1, nullcontext)], master="127.0.0.1") as started:
     started.wait()
 """
 
 
-def test_nothing_is_left_after_ctrl_c(pids: Path) -> None:
+@pytest.mark.parametrize("slow_s", [0, 0.3])  # Ctrl-C comes while ranks train, or while the last one is being started
+def test_nothing_is_left_after_ctrl_c(pids: Path, slow_s: float) -> None:
     script = f"sleep 600 & echo $! > {pids}/$RANK.pid; wait"
     runner = subprocess.Popen(
-        [sys.executable, "-c", RUNNER, "sh", "-c", script],
+        [sys.executable, "-c", RUNNER.format(slow_s=slow_s), "sh", "-c", script],
         stderr=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
