@@ -176,7 +176,8 @@ judge: .venv/test
 weights: .venv/test
 	$(BIN)/autobyte collect --out out/dataset
 	$(BIN)/autobyte fit out/dataset --variant improved --epochs 30 --out autobyte/nets/weights/improved.npz
-	$(BIN)/autobyte fit out/dataset --variant paper --out autobyte/nets/weights/paper.npz
+	$(BIN)/autobyte collect --protocol published --out out/published
+	$(BIN)/autobyte fit out/published --variant paper --out autobyte/nets/weights/paper.npz
 
 grid: .venv/test
 	mkdir -p out

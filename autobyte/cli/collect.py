@@ -27,6 +27,10 @@ def collect(
         typer.Option("--judged", help="jobs to judge the network by: so many of seen models, so many of unseen ones"),
     ] = 60,
     seed: Annotated[int, typer.Option("--seed", help="random seed")] = 0,
+    protocol: Annotated[
+        str,
+        typer.Option("--protocol", help="published (the paper's: 8 workers), or wider (hidden effects, 2 to 64)"),
+    ] = "wider",
     jobs: JobsOption = 0,
     dask: DaskOption = "",
     add: Annotated[
@@ -54,7 +58,7 @@ def collect(
     from autobyte.results import versions
 
     seen, unseen = ({name: models.load(name) for name in names} for names in (SEEN, UNSEEN))
-    order = Order(environments, judged, seed, digest(seen), digest(unseen))
+    order = Order(environments, judged, seed, digest(seen), digest(unseen), protocol)
     folder, began = Folder(out), time.perf_counter()
     folder.begin(order)
     missing = folder.missing(order)

@@ -77,7 +77,7 @@ def fit(
         "variant": variant,
         "seed": seed,
         "epochs_at_most": epochs,
-        "dataset": folder.about,
+        "dataset": folder.about | {"digest": groups.digest},
         "versions": versions(),
         "seconds": round(time.perf_counter() - began, 1),
         "validation": errors(predicted_s(net, held), held),

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from autobyte.drafts import draft_of
-from autobyte.errors import FileError, InputError
+from autobyte.errors import FileError, InputError, unknown
 from autobyte.features.schema import VERSION
 from autobyte.job import Model
 from autobyte.nets import dataset
 from autobyte.nets.dataset import Groups, Simulate, Steady
 
 PER_PART = {"train": 10, "judged": 4, "judged-unseen": 4}  # environments in a part: seconds of work
+PROTOCOLS = ("wider", "published")
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,10 @@ class Order:
         judged: jobs with the truth of the whole grid, so many of trained-on and so many of held-out models.
         seed: of all that is drawn.
         models, unseen: digests of the models that are drawn from.
+        protocol: of the environments: the paper's as `published`, or `wider`.
 
     Raises:
-        InputError: a number that cannot be.
+        InputError: a number that cannot be, or an unknown protocol.
     """
 
     environments: int
@@ -39,8 +41,11 @@ class Order:
     seed: int
     models: str
     unseen: str
+    protocol: str = PROTOCOLS[0]
 
     def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise unknown("protocol", self.protocol, PROTOCOLS)
         for name, low in (("environments", 2), ("judged", 1), ("seed", 0)):
             if getattr(self, name) < low:
                 raise InputError(f"{name} must be at least {low}, got {getattr(self, name)}")
@@ -50,7 +55,7 @@ class Order:
         """Pieces of work, each independent of all others."""
         counts = {"train": self.environments, "judged": self.judged, "judged-unseen": self.judged}
         return [
-            Part(kind, first, min(first + PER_PART[kind], count), self.seed)
+            Part(kind, first, min(first + PER_PART[kind], count), self.seed, self.protocol)
             for kind, count in counts.items()
             for first in range(0, count, PER_PART[kind])
         ]
@@ -68,6 +73,7 @@ class Part:
     first: int
     last: int
     seed: int
+    protocol: str = PROTOCOLS[0]
 
     @property
     def name(self) -> str:
@@ -86,7 +92,7 @@ class Part:
 
     def _one(self, number: int, models: Mapping[str, Model], simulate: Simulate, steady: Steady) -> Groups:
         if self.kind == "train":
-            kind = "varied" if number % 2 else "paper"
+            kind = "published" if self.protocol == "published" else ("paper", "varied")[number % 2]
             return dataset.episode(dataset.draw(number, models, seed=self.seed, kind=kind), simulate)
         return dataset.judged(dataset.draw(number, models, seed=self.seed, kind=self.kind), simulate, steady)
 
@@ -109,7 +115,7 @@ class Folder:
             if not about.exists() and any(self.path.iterdir()):
                 raise FileError(f"{self.path} holds something else; choose another folder")
             if about.exists():
-                known = json.loads(about.read_text())["order"]
+                known = {"protocol": PROTOCOLS[0]} | json.loads(about.read_text())["order"]
                 other = [key for key in asked if known.get(key) != asked[key]]
                 if other:
                     was, now = known.get(other[0]), asked[other[0]]
@@ -164,7 +170,7 @@ class Folder:
             FileError: the collection is not finished, or a part is damaged.
         """
         about = self.about["order"]
-        order = Order(**{f.name: about[f.name] for f in fields(Order)})
+        order = Order(**{f.name: about[f.name] for f in fields(Order) if f.name in about})
         missing = self.missing(order)
         if missing:
             raise FileError(f"{self.path} misses {len(missing)} parts; run the same `autobyte collect` again")

@@ -64,7 +64,7 @@ def fit(
         FileError: a checkpoint of another fit.
     """
     if variant == "paper":
-        groups = groups.of_kind("paper", "measured")
+        groups = groups.of_kind("paper", "published", "measured")
     learn, check = split(groups, seed=seed)
     run = _Fit(MetaNet(variant, scale_of(learn, variant), seed=seed), learn, epochs=epochs, seed=seed)
     kept = Checkpoint(checkpoint, {"variant": variant, "epochs": epochs, "seed": seed, "data": groups.digest})

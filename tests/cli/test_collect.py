@@ -21,6 +21,7 @@ from autobyte.cli import run
 from autobyte.config import Config
 from autobyte.job import Cluster, Job
 from autobyte.nets import stored
+from autobyte.nets.collection import Folder
 from autobyte.nets.dataset import KINDS
 from autobyte.simulator.world import World
 from autobyte.torch.tuning.kept import Fingerprint
@@ -78,6 +79,7 @@ def test_a_fit_is_written_with_provenance_and_scores(
     assert said == stored.about(out)
     assert said["what"] == "simulated"
     assert said["dataset"]["order"]["environments"] == 4
+    assert said["dataset"]["digest"] == Folder(dataset).load("train", "measured").digest
     assert set(said["scores"]) == {"seen models", "unseen models"}
     errors = [
         tuple(part[key] for key in ("mape", "rank_correlation"))

@@ -18,7 +18,7 @@ from autobyte.features.schema import CANDIDATE, LAYER, ROWS, place
 from autobyte.job import Cluster, Job
 from autobyte.nets import dataset
 from autobyte.nets.collection import Folder, Order
-from autobyte.nets.dataset import KINDS, Groups, draw, episode, measured
+from autobyte.nets.dataset import KINDS, START_UPS, Groups, draw, episode, measured
 from autobyte.scenario import Change, Scenario
 from autobyte.simulator.observe import truth_s, window
 from autobyte.simulator.world import World
@@ -61,6 +61,20 @@ def test_environments_are_drawn_the_same_every_time_and_differ() -> None:
     assert any(e.effects for e in drawn)
     assert any(not e.effects for e in drawn)
     assert not {e.job.model.name for e in drawn} & {"alexnet", "resnet50"}  # models of their own
+
+
+def test_the_papers_environments_have_its_cluster_and_nothing_hidden() -> None:
+    drawn = [draw(number, some_models(), seed=SEED, kind="published") for number in range(40)]
+    assert all(len(set(row)) == 1 for e in drawn for row in e.job.cluster.table.tolist())  # all workers alike
+    assert {e.job.cluster.workers for e in drawn} == {8}
+    assert {e.job.cluster.architecture for e in drawn} == {"ps", "allreduce"}
+    assert {e.job.cluster.overhead_s for e in drawn} == {start_up.overhead_s for start_up in START_UPS.values()}
+    assert all(e.rates == dataset.RATES and not e.effects for e in drawn)
+    assert {e.job.model.name for e in drawn} == {"alexnet", "resnet50"}  # as they are
+    parts = replace(ORDER, environments=20, protocol="published").parts
+    assert [part.protocol for part in parts] == ["published"] * 4
+    with pytest.raises(InputError, match="unknown protocol 'other' \\(known: published, wider\\)"):
+        replace(ORDER, protocol="other")
 
 
 def test_what_is_held_out_is_never_drawn_to_learn_from() -> None:
