@@ -41,6 +41,7 @@ LOOKS: dict[str, tuple[str, Any]] = {
     "default": (CYAN, "-"),
     "bytescheduler": (CYAN, "-"),
     "usbyte": (TEAL, "-"),
+    "usbyte-published": (BLUE, (0, (4, 1.2))),
     "constant": (PURPLE, "-"),
     "grid": (ORANGE, (0, (4, 1.2))),
     "grid-16": (ORANGE, (0, (1, 0.8))),

@@ -92,9 +92,10 @@ for place, fusion, title in zip(axes, (False, True), ("(a) without fusion", "(b)
     for name in METHODS[fusion]:
         gap = np.sort(100 * (ratios[name].to_numpy() - 1)).clip(0.01)
         share = 100 * np.arange(1, len(gap) + 1) / len(gap)
-        look = style.look("usbyte") | {"linestyle": "-"} if name == "usbyte" else style.look(name.split("-pub")[0])
         figures = f"median {_percent(np.median(gap))}, worst {_percent(gap[-1])}"
-        place.step([0.01, *gap, 200], [0, *share, 100], where="post", label=f"{LABELS[name]}\n{figures}", **look)
+        place.step(
+            [0.01, *gap, 200], [0, *share, 100], where="post", label=f"{LABELS[name]}\n{figures}", **style.look(name)
+        )
     place.set_xscale("log")
     place.set_xlim(0.008, 200)
     place.set_xticks([0.01, 0.1, 1, 10, 100], ["≤ 0.01", "0.1", "1", "10", "100"])

@@ -30,6 +30,7 @@ WORKERS = (8, 16, 32, 64, 128, 256, 512, 1024)
 GPUS = 8  # per node, where there are two levels; 10 GB/s within a node (PCIe)
 NETWORKS = {"ps": "parameter servers", "ring": "ring", "two-level": f"two levels, {GPUS} GPUs a node"}
 CLAIMS = {("bytescheduler", 8): 1.26, ("wfbp", 8): 1.56, ("bytescheduler", 128): 1.69}
+OFFSETS = {("bytescheduler", 8): (3, -12), ("wfbp", 8): (1, 7), ("bytescheduler", 128): (-8, 7)}  # clear of lines
 SIZES = [256 * KIB << power for power in range(10)]  # 256 KiB … 128 MiB
 FREE = 1 << 44
 
@@ -108,10 +109,10 @@ if not options.redraw:
 rows = sheet.read(NAME, options.out)
 tuned = [name for name in rows["method"].unique() if "usbyte" not in name and not name.endswith(" fused")]
 beaten = {
-    "WFBP": (["wfbp"], style.look("wfbp")),
-    "ByteScheduler, shipped": (["bytescheduler shipped"], style.look("bytescheduler")),
-    "ByteScheduler, tuned": (["bytescheduler"], style.look("bytescheduler") | {"linestyle": (0, (4, 1.2))}),
-    "the best published, tuned": (tuned, style.look("ddp") | {"color": style.INK}),
+    "WFBP": (["wfbp"], {"color": style.FAINT, "linewidth": 4}),  # wider than what may lie on it
+    "ByteScheduler, shipped": (["bytescheduler shipped"], style.look("bytescheduler") | {"linewidth": 2}),
+    "ByteScheduler, tuned": (["bytescheduler"], {"color": style.ORANGE, "linestyle": (0, (4, 1.2))}),
+    "the best published, tuned": (tuned, {"color": style.INK}),
 }
 figure, axes = style.new(3.4, rows=2, columns=len(NETWORKS), sharex=True, sharey=True, width=style.PAGE)
 lines = (("usbyte published", "US-Byte, published"), ("usbyte", "ours, with fusion"))
@@ -123,8 +124,7 @@ for row_axes, (method, title) in zip(axes, lines, strict=True):
         for (other, at), gain in CLAIMS.items() if method == "usbyte published" else ():
             ink = style.look(other)["color"]
             place.plot(at, gain, marker="x", markersize=4, color=ink, linestyle="none")
-            below = other == "bytescheduler" and at == 8
-            offset = (4, -6) if below else (4, 2)
+            offset = OFFSETS[other, at]
             place.annotate(f"{gain}", (at, gain), offset, textcoords="offset points", color=ink, fontsize=6)
         place.set_xscale("log", base=2)
         place.set_yscale("log")
@@ -137,5 +137,5 @@ for row_axes, (method, title) in zip(axes, lines, strict=True):
     row_axes[0].set_ylabel(f"{title}:\nspeed-up, up to")
 axes[0][0].set_yticks([0.5, 1, 2, 5, 10, 20, 50, 100], ["½", "1", "2", "5", "10", "20", "50", "100"])
 axes[0][0].minorticks_off()
-axes[0][1].legend(frameon=False, fontsize=6, loc="upper left")
+axes[0][1].legend(frameon=True, facecolor="white", edgecolor="none", framealpha=1, fontsize=6, loc="upper left")
 style.save(figure, NAME, options.out / "figures")

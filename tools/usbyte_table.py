@@ -4,23 +4,21 @@ python tools/usbyte_table.py
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from judge_tables import fill, markdown
 
 from autobyte.bound import bound_s
 from autobyte.config import Config
-from autobyte.scheduler.policies import make_plan
 from autobyte.scheduler.policies.ddp import BUCKETS
 from autobyte.simulator.landscape import survey
-from autobyte.simulator.steady import steady_s
 from autobyte.units import KIB
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "paper"))
 
 import jobs  # noqa: E402
+import usbyte_drift  # noqa: E402
 
 MODELS = {"vgg16": "VGG16", "resnet50": "ResNet50", "densenet121": "DenseNet121", "gpt2": "GPT-2"}
 MODELS["bert-large"] = "BERT-large"
@@ -65,18 +63,12 @@ def extensions() -> str:
 
 def drift() -> str:
     """Step over bound where links or compute have changed: under the plan from before, and under a new one."""
-    body: list[list[str]] = []
+    body, heads = [], ["model"]
     for model, title in MODELS.items():
-        before = jobs.job(model, GBIT, "allreduce")
-        old = make_plan(before, ours(FREE, fusion=1)[0])
-        cells = []
-        slower = replace(before.cluster, slowdown=(1.5,) * before.cluster.workers)
-        for after in (*(jobs.job(model, gbit, "allreduce") for gbit in (3, 25)), replace(before, cluster=slower)):
-            new = make_plan(after, ours(FREE, fusion=1)[0])
-            stayed, replanned = (steady_s(plan) / bound_s(after) for plan in (replace(old, job=after), new))
-            cells.append(f"{stayed:.3f} → {replanned:.3f}")
-        body.append([title, *cells])
-    return markdown(["model", "link of 3 Gbit/s", "link of 25 Gbit/s", "compute 1.5 times as long"], body)
+        rows = list(usbyte_drift.judged(model))
+        heads[1:] = [row["change"] for row in rows]
+        body.append([title, *(f"{row['stale_over_bound']:.3f} → {row['new_over_bound']:.3f}" for row in rows)])
+    return markdown(heads, body)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,16 @@ def test_as_fast_as_the_better_of_the_others_tuned(tmp_path: Path) -> None:
     assert slower <= 0.05
 
 
+def test_a_plan_for_another_job_loses_up_to_a_third(tmp_path: Path) -> None:
+    run("usbyte_drift", "--quick", "--out", tmp_path)
+    new, old = rows(tmp_path, "usbyte_drift"), rows(PAPER, "usbyte_drift")
+    assert new == old[: len(new)]
+    lost = [float(row["stale_over_bound"]) / float(row["new_over_bound"]) - 1 for row in old]
+    assert len(lost) == 15
+    assert min(lost) >= 0
+    assert 0.3 < max(lost) < 0.4
+
+
 def test_what_the_committed_numbers_say() -> None:
     """The issue's limits: 1 % in the median, 3 % at worst, over 500 jobs, with and without fusion."""
     for fusion in "01":
