@@ -264,7 +264,7 @@ def _title(panel: dict[str, Any]) -> str:
     parts[1:1] = [f"batch {batch}"]
     fused = "fused" if panel.get("fusion", 1) else "not fused"
     if "block_cost" in panel:
-        parts.append(jobs.BLOCK_COSTS[panel["block_cost"]].name)
+        parts.append(jobs.BLOCK_COSTS[panel["block_cost"]])
     return ", ".join([*parts, fused])
 
 

@@ -24,10 +24,11 @@ INTRODUCTION = """\
 `make paper-testbed` measures the emulated ones.
 
 - *Simulated*: 8 workers in the simulator. Layer times are those of `docs/models.md`. What a block costs besides its
-  bytes is US-Byte's start-up in figures 5 and 8 to 10 and in table I, NCCL's in figure 7, and both in figures 3 and 6
-  (figure 3 says where they come from). None of it was fitted to a figure.
+  bytes is US-Byte's start-up or NCCL's (figure 3 says where they come from); in figure 7 it is NCCL's alone, and in
+  figure 10 US-Byte's. With NCCL's start-up, figures 8 and 9 and table I have one seed. None of it was fitted to a
+  figure.
 - *Emulated*: real sockets and real scheduling between hosts in network namespaces, on links with enforced rates.
-  Compute is replaced by sleeping. Sizes and rates are scaled down together.
+  Compute is replaced by sleeping. Sizes and rates are scaled down together. Launches are of 22 and 23 November 2026.
 - *Ratio*: our speed divided by the paper's, where both are multiples of the same baseline (a gain of 10 % counts as
   1.1).
 - A *pair* ⟨4,2⟩ is a partition of 4 MB (MiB in our simulations) and a credit of two partitions.
@@ -35,7 +36,8 @@ INTRODUCTION = """\
   reads, so it tunes the credit alone, with partitions of 4 MB.
 - *BO, repaired* (the tuner `bayesian`): Bayesian optimisation of both numbers, on the log scale.
 - *Our meta-network* (the tuner `metanet`) is called AutoByte in the pictures, and *the meta-network as published*
-  (`metanet-published`) AutoByte as published.
+  (`metanet-published`) AutoByte as published. Ours is mostly a closed form and the twin's memory and choice: in
+  simulation it is as good without its network (`docs/metanet.md`).
 - *The optimum* of figure 5 is the fastest pair, without noise, of the 304 of a grid and of all that a run had in
   force; figures 6 and 7 say what theirs is. *The best of the grid* in figures 8 and 9 is the fastest of the 304, so a
   tuner can be faster.

@@ -115,7 +115,7 @@ def on_pairs(numbers: Numbers) -> Iterator[str]:
         "servers, too. A credit hides latency; no credit hides time that holds the link. So the dearer a block, the "
         "less the credit decides, and the more large partitions win."
     )
-    moving = {BLOCK_COSTS[cost].name: moves(rows, cost) for cost in BLOCK_COSTS}
+    moving = {BLOCK_COSTS[cost]: moves(rows, cost) for cost in BLOCK_COSTS}
     yield f"The best of the 16 pairs at 20, 8, 5 and 3 Gbit/s: {'; '.join(f'{k}: {v}' for k, v in moving.items())}."
     yield ("The paper does not say what its blocks cost, at which rate it compares models, or on which architecture.")
     yield f"The best of 304 pairs is faster by {percent(beyond)} than the best of these 16."
@@ -171,7 +171,7 @@ FIGURE_3 = Section(
             heads(
                 "claim",
                 "paper",
-                *(f"{name}, {cost.name}" for cost in BLOCK_COSTS.values() for name in ARCHITECTURES.values()),
+                *(f"{name}, {cost}" for cost in BLOCK_COSTS.values() for name in ARCHITECTURES.values()),
                 "emulated",
             ),
             (

@@ -1,6 +1,7 @@
 """What figures 8 and 9 share: three models at five bandwidths on one architecture, every method on each."""
 
 from argparse import Namespace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +35,27 @@ def measure(architecture: str, options: Namespace) -> tuple[list[dict[str, Any]]
         rows of speeds, and rows of measured times.
     """
     models, gbits, seeds = (MODELS[1:2], GBITS[3:4], 1) if options.quick else (MODELS, GBITS, SEEDS)
-    constant = jobs.constant(architecture, few=options.quick)
-    places = [(model, gbit) for model in models for gbit in gbits]
-    rows = [row for model, gbit in places for row in _references(model, gbit, architecture, constant)]
+    costs = list(jobs.BLOCK_COSTS)[: 1 if options.quick else None]
+    constants = {cost: jobs.constant(architecture, cost=cost, few=options.quick) for cost in costs}
+    places = list(product(costs, models, gbits))
+    rows = [row for place in places for row in _references(*place, architecture, constants[place[0]])]
     cells = [
-        (model, gbit, architecture, tuner, options.seed + seed)
-        for model, gbit in places
+        (*place, architecture, tuner, options.seed + seed)
+        for place in places
         for tuner in runs.installed(TUNERS)
-        for seed in range(seeds)
+        for seed in range(jobs.seeds(place[0], seeds))
     ]
     trials = runs.spread(_trial, cells)
     return rows + [row for row, _ in trials], [row for _, row in trials]
 
 
-def _references(model: str, gbit: float, architecture: str, constant: Config) -> list[dict[str, Any]]:
+def _references(cost: str, model: str, gbit: float, architecture: str, constant: Config) -> list[dict[str, Any]]:
     """What does not depend on a seed."""
-    job = jobs.job(model, gbit, architecture)
+    job = jobs.job(model, gbit, architecture, cost=cost)
     configs = {name: POLICIES[name]().space(job).default for name in ("fifo", "wfbp", "p3")}
     configs |= {"default": BYTESCHEDULER_DEFAULT, "constant": constant}
     configs |= {"oracle": survey(job, Space().grid()).best, "oracle-fused": survey(job, FUSED.grid()).best}
-    place = {"model": model, "gbit": gbit}
+    place = {"block_cost": cost, "model": model, "gbit": gbit}
     rows = [
         place | {"method": name, "seed": "", "pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
         for name, config in configs.items()
@@ -63,13 +65,13 @@ def _references(model: str, gbit: float, architecture: str, constant: Config) ->
     return rows
 
 
-def _trial(cell: tuple[str, float, str, str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _trial(cell: tuple[str, str, float, str, str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
     """One run of a tuner: the noise-free speed of what it leaves in force, and its own time."""
-    model, gbit, architecture, tuner, seed = cell
-    job = jobs.job(model, gbit, architecture)
+    cost, model, gbit, architecture, tuner, seed = cell
+    job = jobs.job(model, gbit, architecture, cost=cost)
     decisions = runs.run(job, tuner, seed)
     config = decisions[-1].config
-    trial = {"model": model, "gbit": gbit, "method": tuner, "seed": seed}
+    trial = {"block_cost": cost, "model": model, "gbit": gbit, "method": tuner, "seed": seed}
     cpu_ms = 1e3 * float(np.mean([decision.cpu_s for decision in decisions]))
     row = trial | {"pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
     return row, trial | {"cpu_ms_per_decision": cpu_ms}
@@ -80,10 +82,14 @@ def draw(name: str, folder: Path, *, what: str = "simulated") -> None:
     rows = sheet.read(name, folder)
     models = [model for model in MODELS if model in set(rows["model"])]
     gbits = sorted(rows["gbit"].unique())
-    figure, axes = style.new(0.4 + 1.35 * len(models), rows=len(models), sharex=True, squeeze=False)
-    for panel, letter, model in zip(axes[:, 0], "abc", models, strict=False):
+    costs: list[dict[str, Any]] = [{}]  # on links a block costs what it costs there
+    if "block_cost" in rows:
+        costs = [{"block_cost": cost} for cost in rows["block_cost"].unique()]
+    size = {"rows": len(models), "columns": len(costs), "width": style.PAGE if len(costs) > 1 else style.COLUMN}
+    figure, axes = style.new(0.4 + 1.35 * len(models), sharex=True, squeeze=False, **size)
+    for panel, letter, (model, cost) in zip(axes.flat, "abcdef", product(models, costs), strict=False):
         ends = {}
-        over = _over_baseline(sheet.where(rows, model=model))
+        over = _over_baseline(sheet.where(rows, model=model, **cost))
         for method in (method for method in SHOWN if method in over.index.unique("method")):
             speed = over.loc[method]
             x = [gbits.index(gbit) for gbit in speed.index]
@@ -91,12 +97,15 @@ def draw(name: str, folder: Path, *, what: str = "simulated") -> None:
             panel.errorbar(x, speed["median"], bars, marker="o", elinewidth=0.7, **style.look(method))
             ends[NAMES[method]] = (x[-1], speed["median"].iloc[-1], style.colour(method))
         panel.axhline(1, **style.look("fifo"), zorder=0)
-        panel.set_title(f"({letter}) {style.MODELS[model]}")
-        panel.set_ylabel("speed / baseline")
+        start_up = f", {jobs.BLOCK_COSTS[cost['block_cost']]}" if cost else ""
+        panel.set_title(f"({letter}) {style.MODELS[model]}{start_up}")
         panel.grid(axis="y")
         style.label_ends(panel, ends, leaders=True)
-    axes[-1, 0].set_xticks(range(len(gbits)), [f"{gbit:g}" for gbit in gbits])
-    axes[-1, 0].set_xlabel("Gbit/s")
+    for row in axes[:, 0]:
+        row.set_ylabel("speed / baseline")
+    for panel in axes[-1]:
+        panel.set_xticks(range(len(gbits)), [f"{gbit:g}" for gbit in gbits])
+        panel.set_xlabel("Gbit/s")
     style.save(figure, name, folder / "figures", what=what)
 
 

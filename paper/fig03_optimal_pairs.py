@@ -113,5 +113,5 @@ figure.supxlabel(
 figure.draw_without_rendering()  # sets the layout
 for column, cost in zip((0, 4), jobs.BLOCK_COSTS, strict=True):
     left = axes[0, column].get_position().x0
-    figure.text(left, 0.995, f"{jobs.BLOCK_COSTS[cost].name}, in all four columns", va="top", fontsize=7.5)
+    figure.text(left, 0.995, f"{jobs.BLOCK_COSTS[cost]}, in all four columns", va="top", fontsize=7.5)
 style.save(figure, NAME, options.out / "figures")

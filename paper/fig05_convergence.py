@@ -37,15 +37,15 @@ options = parser.parse_args()
 
 def trial(place):
     """One run from one start: its speed every 5 iterations, and what it came to."""
-    architecture, start, tuner, seed = place
-    job = jobs.job(MODEL, GBIT, architecture)
+    cost, architecture, start, tuner, seed = place
+    job = jobs.job(MODEL, GBIT, architecture, cost=cost)
     first = jobs.pair(*(float(number) for number in start.split(",")))
     decisions = runs.run(job, tuner, seed, budget=WINDOWS, space=Space(default=first))
     in_force = [decision.measurement.config for decision in decisions] + [decisions[-1].config]
-    grid = grids[architecture]
+    grid = grids[cost, architecture]
     optimum = max(job.samples / grid.best_s, *(jobs.speed(job, config) for config in in_force))
     regret = [1 - jobs.speed(job, config) / optimum for config in in_force]
-    cell = {"architecture": architecture, "start": start, "tuner": tuner, "seed": seed}
+    cell = {"block_cost": cost, "architecture": architecture, "start": start, "tuner": tuner, "seed": seed}
     rows = [
         cell | {"iteration": iteration, "pair": jobs.label(config), "samples_per_s": speed}
         for iteration, config, speed in runs.speeds([d.measurement for d in decisions], job.samples)
@@ -75,11 +75,11 @@ if options.testbed:
     if not options.redraw:
         shaped.convergence(NAME, MODEL, GBIT, starts, runs.installed(TUNERS[2:]), WINDOWS, options)
 elif not options.redraw:
-    architectures = list(jobs.ARCHITECTURES)[: 1 if options.quick else None]
-    grids = {name: survey(jobs.job(MODEL, GBIT, name), Space().grid()) for name in architectures}
+    places = list(product(jobs.BLOCK_COSTS, jobs.ARCHITECTURES))[: 1 if options.quick else None]
+    grids = {place: survey(jobs.job(MODEL, GBIT, place[1], cost=place[0]), Space().grid()) for place in places}
     cells = [
-        (architecture, start, tuner, options.seed + seed)
-        for architecture in architectures
+        (*place, start, tuner, options.seed + seed)
+        for place in places
         for start in starts
         for tuner in runs.installed(TUNERS)
         for seed in range(1 if options.quick else SEEDS)
@@ -89,14 +89,14 @@ elif not options.redraw:
     sheet.write((row for _, row in trials), f"{NAME}.summary", options.out)
 
 rows, ends = sheet.read(NAME, options.out), sheet.read(f"{NAME}.summary", options.out)
-names = rows["architecture"].unique()
+keys = [key for key in ("block_cost", "architecture") if key in rows]  # on links a block costs what it costs there
+names = rows[keys].drop_duplicates().to_dict("records")
 drawn = [tuner for tuner in DRAWN if tuner in set(rows["tuner"])]
 size = {"rows": len(names), "columns": len(drawn), "sharex": True, "sharey": "row", "squeeze": False}
 figure, axes = style.new(0.4 + 1.25 * len(names), width=style.PAGE, **size)
-for panel, (architecture, tuner) in zip(axes.flat, product(names, drawn), strict=True):
+for panel, (place, tuner) in zip(axes.flat, product(names, drawn), strict=True):
     labels = {}
-    speeds = sheet.where(rows, architecture=architecture, tuner=tuner)
-    finals = sheet.where(ends, architecture=architecture, tuner=tuner)
+    speeds, finals = (sheet.where(table, tuner=tuner, **place) for table in (rows, ends))
     best = sheet.where(finals, seed=options.seed)["best_with_noise"].iloc[0]
     panel.axhline(best, color=style.INK, linewidth=0.8)
     labels["fastest window" if options.testbed else "optimum"] = (WINDOWS * WINDOW, best, style.INK)
@@ -119,10 +119,11 @@ for panel, (architecture, tuner) in zip(axes.flat, product(names, drawn), strict
         changes = [edges[i] for i in range(1, len(pairs)) if pairs[i] != pairs[i - 1]]
         how = {"transform": panel.get_xaxis_transform(), "color": tint, "linewidth": 1.5}
         panel.vlines(changes, 0.05 * at, 0.05 * at + 0.05, **how)
-    panel.set_title(f"{style.NAMES[tuner]}, {'servers' if architecture == 'ps' else 'ring'}")
+    panel.set_title(f"{style.NAMES[tuner]}, {'servers' if place['architecture'] == 'ps' else 'ring'}")
     panel.set_xlim(0, WINDOWS * WINDOW)
     if tuner == drawn[0]:
-        panel.set_ylabel("samples/s, ResNet50")
+        start_up = f"{jobs.BLOCK_COSTS[place['block_cost']]}\n" if "block_cost" in place else ""
+        panel.set_ylabel(f"{start_up}samples/s, ResNet50")
     if tuner == drawn[-1]:
         style.label_ends(panel, labels)
 shaded = "; shaded: range over seeds" if rows["seed"].nunique() > 1 else ""

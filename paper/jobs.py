@@ -1,12 +1,12 @@
 """The paper's testbed, simulated: 8 workers on links of one rate, and what its speeds are set beside."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Any
 
 from autobyte import models
 from autobyte.config import Config, Space
 from autobyte.job import Cluster, Job
+from autobyte.nets.dataset import START_UPS
 from autobyte.simulator.landscape import best_constant
 from autobyte.simulator.steady import step_s
 from autobyte.units import MIB
@@ -17,24 +17,13 @@ PAYLOAD = 1448 / 1514  # what TCP carries of a link's nominal rate, at an MTU of
 CONSTANT_GBIT = (1, 3, 10, 25)  # the best constant is chosen for all models at these
 ARCHITECTURES = {"ps": "parameter servers", "allreduce": "ring all-reduce"}
 
-
-@dataclass(frozen=True)
-class BlockCost:
-    """What a block costs beyond its bytes: times that it holds the link, per block and per hop, and latency (s)."""
-
-    name: str
-    overhead_s: tuple[float, float]
-    latency_s: float
+#: What a block costs besides its bytes; where these come from stands beside them.
+BLOCK_COSTS = {"usbyte": "US-Byte's start-up", "nccl": "NCCL's start-up"}
 
 
-#: US-Byte's authors measured 1.32 ms, in all, for an all-reduce of 8 workers under Horovod and NCCL. That 0.92 ms of
-#: it hold the link and the rest is latency is this project's split, and the simulator's default. For NCCL over TCP, a
-#: line through the times of single all-reduces of 4 ranks at 10 Gbit/s meets zero bytes at 0.26 ms (docs/gpu.md). It
-#: is taken here for 8 workers and for servers, too, and holds the link.
-BLOCK_COSTS = {
-    "usbyte": BlockCost("US-Byte's start-up", (500e-6, 30e-6), 30e-6),
-    "nccl": BlockCost("NCCL's start-up", (260e-6, 0.0), 0.0),
-}
+def seeds(cost: str, count: int) -> int:
+    """How many seeds a figure runs at a cost of a block: so many at the first, one at others, to save time."""
+    return count if cost == next(iter(BLOCK_COSTS)) else 1
 
 
 def rate(gbit: float) -> float:
@@ -55,7 +44,7 @@ def job(model: str, gbit: float, architecture: str, *, batch: int | None = None,
     trained = models.load(model)
     if batch is not None:
         trained = replace(trained.scaled(time=batch / trained.batch_size), batch_size=batch)
-    of_block: dict[str, Any] = {key: getattr(BLOCK_COSTS[cost], key) for key in ("overhead_s", "latency_s")}
+    of_block = vars(START_UPS[cost])
     return Job(trained, Cluster.uniform(WORKERS, rate(gbit), architecture=architecture, **of_block))
 
 
@@ -75,8 +64,8 @@ def speed(of: Job, config: Config) -> float:
 
 
 @cache
-def constant(architecture: str, *, few: bool = False) -> Config:
+def constant(architecture: str, *, cost: str = "usbyte", few: bool = False) -> Config:
     """The one pair that is best on average over all models and four rates: what never changing could give."""
-    everywhere = [job(name, gbit, architecture) for name in models.names() for gbit in CONSTANT_GBIT]
+    everywhere = [job(name, gbit, architecture, cost=cost) for name in models.names() for gbit in CONSTANT_GBIT]
     everywhere = everywhere[:2] if few else everywhere
     return best_constant(everywhere, Space().grid())[0]

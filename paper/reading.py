@@ -49,8 +49,9 @@ def known(rows: pd.DataFrame, key: str = "method") -> list[str]:
 
 
 def gains(rows: pd.DataFrame, method: str, reference: str, **where: Any) -> list[float]:
-    """Gain of one method over another at each bandwidth of each model, of medians over seeds."""
-    speeds = sheet.where(rows, **where).groupby(["model", "gbit", "method"], sort=False)["samples_per_s"].median()
+    """Gain of one method over another in each cell of model, bandwidth and cost of a block, of medians over seeds."""
+    place = [key for key in ("block_cost", "model", "gbit", "method") if key in rows]
+    speeds = sheet.where(rows, **where).groupby(place, sort=False)["samples_per_s"].median()
     of_methods = speeds.unstack("method")
     return (of_methods[method] / of_methods[reference] - 1).tolist()
 

@@ -1,6 +1,6 @@
 """Table I: what each method adapts to, found out by trying; a tick is a pair within 3 % of the best after a change.
 
-    python paper/table1_methods.py        # 1 minute
+    python paper/table1_methods.py        # 80 seconds
 
 Simulated. Writes data/table1_methods.csv and figures/table1_methods.{pdf,png}.
 """
@@ -52,17 +52,18 @@ def regret(job, config):
 
 def trial(cell):
     """One tuner on one case: the regret of what is in force at the end."""
-    factor, tuner, seed = cell
+    cost, factor, tuner, seed = cell
     first, second = CASES[factor]
-    job = jobs.job(*first)
+    job = jobs.job(*first, cost=cost)
     if isinstance(second, Scenario):
         decisions = runs.run(job, tuner, seed, budget=WINDOWS, scenario=second)
         after = replace(job, cluster=second.cluster(job.cluster, HALF))
     else:
-        after = jobs.job(*second)
+        after = jobs.job(*second, cost=cost)
         decisions = runs.run(after, tuner, seed)
     config = decisions[-1].config
     return {
+        "block_cost": cost,
         "factor": factor,
         "tuner": tuner,
         "seed": seed,
@@ -71,47 +72,52 @@ def trial(cell):
     }
 
 
-def carried(factor):
+def carried(cost, factor):
     """What the best pair before loses after."""
     first, second = CASES[factor]
-    job = jobs.job(*first)
+    job = jobs.job(*first, cost=cost)
     other = isinstance(second, Scenario)
-    after = replace(job, cluster=second.cluster(job.cluster, HALF)) if other else jobs.job(*second)
+    after = replace(job, cluster=second.cluster(job.cluster, HALF)) if other else jobs.job(*second, cost=cost)
     return regret(after, survey(job, Space().grid()).best)
 
 
 if not options.redraw:
     cells = [
-        (factor, tuner, options.seed + seed)
+        (cost, factor, tuner, options.seed + seed)
+        for cost in list(jobs.BLOCK_COSTS)[: 1 if options.quick else None]
         for factor in (["model"] if options.quick else CASES)
         for tuner in runs.installed(TUNERS[:2] if options.quick else TUNERS)
-        for seed in range(1 if options.quick or tuner in ("default", "grid") else SEEDS)
+        for seed in range(1 if options.quick or tuner in ("default", "grid") else jobs.seeds(cost, SEEDS))
     ]
     rows = runs.spread(trial, cells)
-    losses = {factor: carried(factor) for factor in dict.fromkeys(cell[0] for cell in cells)}
-    sheet.write((row | {"carried": losses[row["factor"]]} for row in rows), NAME, options.out)
+    losses = {place: carried(*place) for place in dict.fromkeys(cell[:2] for cell in cells)}
+    sheet.write((row | {"carried": losses[row["block_cost"], row["factor"]]} for row in rows), NAME, options.out)
 
 rows = sheet.read(NAME, options.out)
 factors = rows["factor"].unique()
 tuners = rows["tuner"].unique()
-figure, axes = style.new(0.5 + 0.17 * len(tuners))
-for x, factor in enumerate(factors):
-    loss = sheet.where(rows, factor=factor)["carried"].iloc[0]
-    axes.text(x, -0.75, f"{factor}\n({100 * loss:.0f} %)", ha="center", va="bottom", fontsize=6)
-    for y, tuner in enumerate(tuners):
-        middle = sheet.where(rows, factor=factor, tuner=tuner)["regret"].median()
-        mark = ("✓" if middle <= TOLERANCE else "✗") + f" {100 * middle:.1f}"
-        tint = style.TEAL if middle <= TOLERANCE else style.RED
-        published = "" if tuner not in PUBLISHED else "  ✓" if factor in PUBLISHED[tuner] else "  –"
-        axes.text(x + 0.12, y, mark, ha="right", va="center", color=tint, fontsize=6.2)
-        axes.text(x + 0.12, y, published, ha="left", va="center", color=style.MUTED, fontsize=6.2)
-names = style.NAMES | {"grid": "grid, as far as it gets"}
-axes.set_yticks(range(len(tuners)), [names[tuner] for tuner in tuners], fontsize=6.2)
-axes.set_ylim(len(tuners) - 0.5, -0.6)
-axes.set_xlim(-0.55, len(factors) - 0.55)
-axes.set_xticks([])
-axes.tick_params(length=0)
-axes.spines[:].set_visible(False)
-axes.axhline(-0.6, color=style.MUTED, linewidth=0.6)
+costs = rows["block_cost"].unique()
+figure, axes = style.new(0.15 + len(costs) * (0.5 + 0.17 * len(tuners)), rows=len(costs), squeeze=False)
+for panel, cost in zip(axes[:, 0], costs, strict=True):
+    for x, factor in enumerate(factors):
+        case = sheet.where(rows, block_cost=cost, factor=factor)
+        loss = case["carried"].iloc[0]
+        panel.text(x, -0.75, f"{factor}\n({100 * loss:.0f} %)", ha="center", va="bottom", fontsize=6)
+        for y, tuner in enumerate(tuners):
+            middle = sheet.where(case, tuner=tuner)["regret"].median()
+            mark = ("✓" if middle <= TOLERANCE else "✗") + f" {100 * middle:.1f}"
+            tint = style.TEAL if middle <= TOLERANCE else style.RED
+            published = "" if tuner not in PUBLISHED else "  ✓" if factor in PUBLISHED[tuner] else "  –"
+            panel.text(x + 0.12, y, mark, ha="right", va="center", color=tint, fontsize=6.2)
+            panel.text(x + 0.12, y, published, ha="left", va="center", color=style.MUTED, fontsize=6.2)
+    names = style.NAMES | {"grid": "grid, as far as it gets"}
+    panel.set_title(jobs.BLOCK_COSTS[cost], pad=22)
+    panel.set_yticks(range(len(tuners)), [names[tuner] for tuner in tuners], fontsize=6.2)
+    panel.set_ylim(len(tuners) - 0.5, -0.6)
+    panel.set_xlim(-0.55, len(factors) - 0.55)
+    panel.set_xticks([])
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    panel.axhline(-0.6, color=style.MUTED, linewidth=0.6)
 figure.supxlabel("regret in %, median; grey: ticked in the paper\nin brackets: what not adapting loses", fontsize=6)
 style.save(figure, NAME, options.out / "figures")

@@ -82,7 +82,7 @@ for row_axes, (fusion, key) in zip(axes, lines, strict=True):
         place.tick_params(length=0)
         place.spines[:].set_visible(False)
         if (fusion, key) == lines[0]:
-            place.set_title(f"{jobs.ARCHITECTURES[architecture]}\n{jobs.BLOCK_COSTS[cost].name}", fontsize=6.5)
+            place.set_title(f"{jobs.ARCHITECTURES[architecture]}\n{jobs.BLOCK_COSTS[cost]}", fontsize=6.5)
     row_axes[0].set_ylabel(f"{'fused' if fusion else 'not fused'}, {DRAWN[key]}", fontsize=6.5)
 figure.supxlabel(
     "communication / compute before the change (across) and after it (up)\n"

@@ -43,10 +43,10 @@ def test_figure_5(scripts: Path) -> None:
         load("autobyte.simulator.landscape"),
         load("autobyte.config"),
     )
-    job = figure.jobs.job(figure.MODEL, figure.GBIT, "ps")
-    figure.grids = {"ps": landscape.survey(job, config.Space().grid())}
-    rows, summary = figure.trial(("ps", "2,2", "metanet", 0))
-    place = {"architecture": "ps", "start": "2,2", "tuner": "metanet", "seed": 0}
+    job = figure.jobs.job(figure.MODEL, figure.GBIT, "ps", cost="nccl")
+    figure.grids = {("nccl", "ps"): landscape.survey(job, config.Space().grid())}
+    rows, summary = figure.trial(("nccl", "ps", "2,2", "metanet", 0))
+    place = {"block_cost": "nccl", "architecture": "ps", "start": "2,2", "tuner": "metanet", "seed": 0}
     before = committed(figure.NAME, **place)
     assert [row["pair"] for row in rows] == before["pair"].tolist()
     assert [row["samples_per_s"] for row in rows] == pytest.approx(before["samples_per_s"].tolist(), rel=DIGITS)
@@ -75,8 +75,8 @@ def test_figures_6_and_7(script: str, windows: int, place: tuple[Any, ...], scri
 )
 def test_figures_8_and_9(name: str, architecture: str, scripts: Path) -> None:
     environments = load("environments")
-    row, _ = environments._trial(("resnet50", 10, architecture, "metanet", 0))
-    before = committed(name, model="resnet50", gbit=10, method="metanet", seed=0)
+    row, _ = environments._trial(("nccl", "resnet50", 10, architecture, "metanet", 0))
+    before = committed(name, block_cost="nccl", model="resnet50", gbit=10, method="metanet", seed=0)
     assert row["pair"] == before["pair"].item()
     assert row["samples_per_s"] == pytest.approx(before["samples_per_s"].item(), rel=DIGITS)
 
