@@ -243,7 +243,7 @@ def _decide(step: Step, optimizer: ab.DistributedOptimizer) -> int:
         report = optimizer.report()
         decided[0] = report is not None and report.state == "settled"
         dist.broadcast(decided, 0)
-    for _ in range(WINDOW):  # the switch to what it has chosen
+    for _ in range(2 * WINDOW):  # its last decision may still be thought about
         step()
     return taken
 

@@ -22,14 +22,13 @@ CELL = Cell("vgg16", 4, 2.5e8, compute_s=0.4, size_scale=0.063)
 
 def test_turns_of_auto_and_of_ddp_at_its_best(tmp_path: Path) -> None:
     (first, again), *others = on_ranks(_in_turn, 2, str(tmp_path))
-    assert [(one["bucket_mib"], other["bucket_mib"]) for one, other in others] == [(first["bucket_mib"],) * 2]
+    assert [[row["bucket_mib"] for row in rows] for rows in others] == [[first["bucket_mib"], 25]]  # all choose alike
     assert first["bucket_mib"] == min(first["buckets_s"], key=first["buckets_s"].__getitem__)
     assert set(first["buckets_s"]) == {1, 25}
     assert not again["buckets_s"]
     assert again["bucket_mib"] == 25
     for row in (first, again):
         assert len(row["steps_s"]) == len(row["ddp_s"]) == 6  # two turns of three steps
-        assert row["reduced"]
         assert row["config"]["policy"] == "ddp"
     assert again["decided_after"] <= first["decided_after"]
 
