@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -428,16 +429,16 @@ class Adviser:
         """The config that runs next in an audition of policies."""
         step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
         self._begun = True
-        job, ended, begun = self.measured_job(window), audition.over, audition.left is not None
-        usual_s = audition.usual_s
-        chosen = audition.choose(job, window.config, step_s, fresh=not window.reduced)
+        ended, begun = audition.over, audition.left is not None
+        usual_s, measured = audition.usual_s, partial(self.measured_job, window)
+        chosen = audition.choose(measured, window.config, step_s, fresh=not window.reduced)
         if not begun:
             log.info(
                 "search begun: %d configs are measured, one window of ten steps each; DDP's best buckets are one of "
                 "them%s", 1 + (audition.left or 0), search.elsewhere,
             )  # fmt: skip
         if audition.over and not ended:
-            search.finish(job, chosen, audition.trials)
+            search.finish(measured(), chosen, audition.trials)
         elif ended and not audition.over:
             assert usual_s is not None and step_s is not None, "a winner is compared with what it was"
             log.info(
