@@ -2,6 +2,7 @@
 
     python tools/never_slower.py                         # 3 launches of each cell of docs/data/bench and dilated
     python tools/never_slower.py --rates 2 --minutes 30  # begins no launch after 30 minutes; the next call goes on
+    python tools/never_slower.py --table                 # only the table, from what is there
 
 Root and an idle machine; ranks have real-time priority. In a launch, turns of DDP and of `auto` follow on each other,
 so both see the same links. The first launch of a cell measures DDP's four bucket sizes and lets `auto` decide, which
@@ -25,7 +26,7 @@ from autobyte.bench.priority import undisturbed
 from autobyte.cli.console import print_line, progress
 
 NEVER, FOUND = DATA / "never", ROOT / "out" / "never"
-STEPS, TURNS = 8, 4  # measured in a turn; turns of either
+STEPS = 8  # measured in a turn
 DECISIONS = 30  # windows of ten steps that `auto` may take to decide, for the launch's time limit
 STAYS = ("config", "reduced", "decided_after", "bucket_mib", "buckets_s", "cpu_s", "ddp_cpu_s", "other_cores")
 
@@ -47,19 +48,20 @@ def name_of(cell: Cell) -> str:
     return f"{Path(cell.model).stem}-{cell.stands_for * 8e-6:g}Mbit{dilated}"
 
 
-def launch(cell: Cell, before: Sequence[Launch]) -> Launch:
+def launch(cell: Cell, before: Sequence[Launch], *, turns: int) -> Launch:
     """Measure a cell once.
 
     Args:
         cell: what to measure.
         before: launches of it that were measured.
+        turns: of DDP, and as many of `auto`.
     """
     FOUND.mkdir(parents=True, exist_ok=True)
     found = FOUND / f"{name_of(cell)}.toml"
     if not before:
         found.unlink(missing_ok=True)  # it decides now
     buckets = [before[0]["bucket_mib"]] if before else list(BUCKETS_MIB)
-    how = {"policy": "auto", "beside": buckets, "turns": TURNS, "keep": str(found)}
+    how = {"policy": "auto", "beside": buckets, "turns": turns, "keep": str(found)}
     run = entry("auto", "autobyte", "allreduce", None, **how, windows=DECISIONS)
     with progress(f"{name_of(cell)}, launch {len(before) + 1}") as shown, undisturbed():
         (row,) = measure(cell, [run], steps=STEPS, progress=shown)
@@ -97,17 +99,19 @@ def main() -> None:
     parser.add_argument("--rates", default="2,0.5,1", help="Gbit/s, in this order")
     parser.add_argument("--models", default="", help="separated by commas; default: all")
     parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=4, help="of eight steps, of DDP and of auto in each launch")
+    parser.add_argument("--table", action="store_true", help="measure nothing, only write the table")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no launch begins")
     given = parser.parse_args()
     until_s = time.monotonic() + 60 * given.minutes
     models = given.models.split(",") if given.models else list(NAMES)
     rates = [float(rate) for rate in given.rates.split(",")]
     wanted = [cell for cell in cells(rates) if cell.model in models]
-    for cell, before in missing(wanted, given.launches):
+    for cell, before in () if given.table else missing(wanted, given.launches):
         if time.monotonic() > until_s:
             break
         began_s = time.monotonic()
-        keep(cell, [*before, launch(cell, before)])
+        keep(cell, [*before, launch(cell, before, turns=given.turns)])
         print_line(f"{name_of(cell)}, launch {len(before) + 1}: {time.monotonic() - began_s:.0f} s")
     fill(ROOT / "docs" / "benchmarks.md", {"never": never()})
 
