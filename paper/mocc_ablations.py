@@ -2,7 +2,7 @@
 
     python paper/mocc_ablations.py        # 4 minutes on 2 cores
 
-Simulated. Every network is trained with a quarter of the updates of those that ship, three times each. Writes
+Simulated. Every network is trained with an eighth of the updates of those that ship, three times each. Writes
 
 data/mocc_ablations.csv    reward of 100 unseen objectives, on the paper's range of links
 data/mocc_bounded.csv      reward and loss of five objectives on the release's links, whose queues are short: learned
@@ -21,7 +21,7 @@ from autobyte.congestion.evaluate import best_steady, serve
 from autobyte.congestion.ranges import range_of
 from autobyte.congestion.train import Recipe
 
-ITERATIONS, BOUND = 150, 0.05
+ITERATIONS, BOUND = 75, 0.05
 VARIANTS = {
     "two-phase": {},
     "mixed": {"mode": "mixed"},

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from itertools import islice
 
 import mocc_networks
-import numpy as np
 import runs
 import sheet
 import style
@@ -32,20 +31,20 @@ Curve = Sequence[tuple[int, float]]
 
 
 def adapt(cell: tuple[Study, Objective, int]) -> Curve:
-    """Updates and reward while MOCC learns an objective."""
+    """Monitor intervals and reward while MOCC learns an objective."""
     study, objective, seed = cell
     before = mocc_networks.mocc(study, seed)
     updates = adapted(before, objective, DRAW, pool=landmarks(), seed=seed)
-    policies = enumerate([before, *islice(updates, study.adapting)])
+    policies = [before, *islice(updates, study.adapting)]
     return [
-        (done, float(mocc_networks.rewards(study, policy, [objective])[0]))
-        for done, policy in policies
-        if done % study.look == 0
+        (done * LINKS * STEPS, float(mocc_networks.rewards(study, policy, [objective])[0]))
+        for done, policy in enumerate(policies)
+        if done * LINKS * STEPS % study.look == 0
     ]
 
 
 def until(curve: Curve, target: float) -> tuple[int, bool]:
-    """Updates until a reward is reached, and whether it is."""
+    """Intervals until a reward is reached, and whether it is."""
     for done, reward in curve:
         if reward >= target:
             return done, True
@@ -79,17 +78,16 @@ if not options.redraw:
     curves = dict(zip(cells, runs.spread(adapt, cells), strict=True))
     rows, looks = [], []
     for objective in wished:
-        learners = [mocc_networks.learner(study, objective, seed) for seed in range(study.seeds)]
-        specialist = np.mean([one.reward for one in learners])
-        for seed, alone in enumerate(learners):
-            curve = curves[study, objective, seed]
+        specialist, _ = mocc_networks.specialists(study, objective)
+        for seed in range(study.seeds):
+            alone, curve = mocc_networks.learner(study, objective, seed, "scratch"), curves[study, objective, seed]
             row = {"seed": seed, "objective": str(objective), "specialist": specialist, "at_first": curve[0][1]}
             for who, found in (("mocc", curve), ("alone", alone.curve)):
-                updates, reached = until(found, ENOUGH * specialist)
-                row |= {f"{who}_intervals": updates * LINKS * STEPS, f"{who}_reached": int(reached)}
+                intervals, reached = until(found, ENOUGH * specialist)
+                row |= {f"{who}_intervals": intervals, f"{who}_reached": int(reached)}
             rows.append(row)
             looks += [
-                {"objective": str(objective), "seed": seed, "updates": done, "reward": reward}
+                {"objective": str(objective), "seed": seed, "start": "adapted", "intervals": done, "reward": reward}
                 for done, reward in curve
             ]
     sheet.write(rows, NAME, options.out)
@@ -99,11 +97,14 @@ if not options.redraw:
 
 specialists = sheet.read(NAME, options.out).groupby("objective")["specialist"].mean()
 figure, (left, right) = style.new(1.7, columns=2, width=style.PAGE)
-for name, text, colour in (("mocc_adapting", "MOCC", style.BLUE), ("mocc_alone", "from scratch", style.ORANGE)):
-    learning = sheet.read(name, options.out)
+for name, start, text, colour in (
+    ("mocc_adapting", "adapted", "MOCC, adapted", style.BLUE),
+    ("mocc_alone", "scratch", "from scratch", style.ORANGE),
+):
+    learning = sheet.where(sheet.read(name, options.out), start=start)
     learning = learning[learning["objective"].isin(specialists.index)]
     share = 100 * learning["reward"] / learning["objective"].map(specialists)
-    groups = share.groupby(learning["updates"] * LINKS * STEPS / 1e3)
+    groups = share.groupby(learning["intervals"] / 1e3)
     least, most = groups.min(), groups.max()
     left.plot(groups.median(), color=colour, label=text)
     left.fill_between(least.index, least, most, color=colour, alpha=0.18, linewidth=0)

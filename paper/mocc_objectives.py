@@ -7,20 +7,22 @@ where it was stopped. Writes figures/mocc_objectives.{pdf,png} and
 
 data/mocc_objectives.csv    reward of 36 landmarks and 100 unseen weights by three networks. `bound` is the reward of
                             the best rate that never changes, chosen by somebody who knows the link; `specialist` is
-                            the mean of three networks that learned the objective alone, where there are any
-data/mocc_alone.csv         reward of those while they learn
+                            the mean of three networks that learned the objective alone, where there are any: from
+                            scratch or from MOCC's network, whichever is better
+data/mocc_alone.csv         reward of all these while they learn
 data/mocc_preferences.csv   what five objectives get, on links for training and on links ten times as fast
 """
 
 import math
 from collections.abc import Iterable
+from itertools import product
 
 import mocc_networks
 import numpy as np
 import runs
 import sheet
 import style
-from mocc_networks import SHOWN, Study
+from mocc_networks import SHOWN, STARTS, Study
 
 from autobyte.congestion.evaluate import best_steady, serve
 from autobyte.congestion.objectives import Objective
@@ -33,7 +35,7 @@ def train(cell: tuple[Study, int]) -> None:
     mocc_networks.mocc(*cell)
 
 
-def learn(cell: tuple[Study, Objective, int]) -> mocc_networks.Learner:
+def learn(cell: tuple[Study, Objective, int, str]) -> mocc_networks.Learner:
     return mocc_networks.learner(*cell)
 
 
@@ -52,12 +54,12 @@ def judge(cell: tuple[Study, int]) -> list[sheet.Row]:
 def prefer(cell: tuple[Study, int]) -> list[sheet.Row]:
     """What a few objectives get of a network, on two ranges of links."""
     study, seed = cell
-    policy, links = mocc_networks.mocc(study, seed), 2 * study.links
+    policy = mocc_networks.mocc(study, seed)
     return [
         {"seed": seed, "range": name, "objective": str(one.objective), "reward": one.reward}
         | {"utilisation": one.utilisation, "latency_ratio": one.latency_ratio, "loss": one.loss}
         for name in RANGES
-        for one in serve(policy, SHOWN, range_of(name).draw, links=links, seed=study.seed)
+        for one in serve(policy, SHOWN, range_of(name).draw, links=study.links, seed=study.seed)
     ]
 
 
@@ -70,22 +72,18 @@ if not options.redraw:
     study = mocc_networks.study_of(options)
     seeds = [(study, seed) for seed in range(study.seeds)]
     runs.spread(train, seeds)
-    cells = [(study, objective, seed) for objective in study.learned_alone for seed in range(study.seeds)]
-    alone = dict(zip(cells, runs.spread(learn, cells), strict=True))
-    rows = flat(runs.spread(judge, seeds))
-    for objective in study.learned_alone:
-        learned = [alone[study, objective, seed] for seed in range(study.seeds)]
-        mean, loss = np.mean([one.reward for one in learned]), np.mean([one.loss for one in learned])
-        for row in rows:
-            if row["objective"] == str(objective):
-                row |= {"specialist": float(mean), "specialist_loss": float(loss)}
-    columns = ("specialist", "specialist_loss")
-    sheet.write((row | {name: row.get(name, math.nan) for name in columns} for row in rows), NAME, options.out)
+    cells = [(*cell, start) for cell in product([study], study.learned_alone, range(study.seeds)) for start in STARTS]
+    alone = zip(cells, runs.spread(learn, cells), strict=True)
     looks = [
-        {"objective": str(objective), "seed": seed, "updates": updates, "reward": reward}
-        for (_, objective, seed), one in alone.items()
-        for updates, reward in one.curve
+        {"objective": str(objective), "seed": seed, "start": start, "intervals": intervals, "reward": reward}
+        for (_, objective, seed, start), one in alone
+        for intervals, reward in one.curve
     ]
+    known = {str(objective): mocc_networks.specialists(study, objective) for objective in study.learned_alone}
+    rows = flat(runs.spread(judge, seeds))
+    for row in rows:
+        row["specialist"], row["specialist_loss"] = known.get(row["objective"], (math.nan, math.nan))
+    sheet.write(rows, NAME, options.out)
     sheet.write(looks, "mocc_alone", options.out)
     sheet.write(flat(runs.spread(prefer, seeds)), "mocc_preferences", options.out)
 

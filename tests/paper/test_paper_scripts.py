@@ -95,7 +95,7 @@ def test_networks_are_trained_once_for_all_scripts_on_mocc(tmp_path: Path) -> No
     with (tmp_path / "data" / "mocc_adaptation.csv").open(encoding="utf-8") as file:
         assert all(float(row["at_first"]) > 0 for row in csv.DictReader(file))
     names = [path.name.split(".")[0] for path in (tmp_path / "kept").iterdir()]
-    assert (names.count("mocc1"), names.count("alone")) == (2, 4)  # weights and what they are; 2 objectives, 2 seeds
+    assert (names.count("mocc1"), names.count("alone")) == (2, 8)  # weights and what they are; 2 objectives, seeds, kinds
 
 
 def files(folder: Path) -> dict[str, bytes]:
