@@ -56,10 +56,13 @@ def how_long(rows: pd.DataFrame, _: Numbers) -> Cells:
     """What an adaptation takes, where it takes any."""
     about = json.loads((SHIPPED / "mocc.json").read_text(encoding="utf-8"))
     per_interval_s = about["cpu_s"] / about["recipe"]["environment_steps"]
-    adapted = rows[rows["mocc_intervals"] > 0]
-    intervals = [adapted["mocc_intervals"].mean(), rows["alone_intervals"].mean()]
-    ours, alone = (f"{1e-3 * number:.0f},000 intervals, {per_interval_s * number:.1f} s" for number in intervals)
-    return [f"{ours}; from scratch {alone}"]
+    adapted = rows[rows["mocc_intervals"] > 0]["mocc_intervals"]
+    ours, alone = (
+        f"{1e-3 * number:.0f},000 intervals, {per_interval_s * number:.1f} s" if number else "nothing"
+        for number in (0 if adapted.empty else adapted.mean(), rows["alone_intervals"].mean())
+    )
+    late = (rows["alone_reached"] == 0).sum()
+    return [f"{ours}; from scratch {alone}" + f" at least, for {late} of {len(rows)} did not get there" * bool(late)]
 
 
 def kept(replay: int) -> Claim:
@@ -197,84 +200,92 @@ def notes(numbers: Numbers) -> Iterable[str]:
     )
     yield (
         "The paper's 288 s pass on a live network. Ours are CPU time of one core, in which links are simulated and "
-        "updates made. The ratio compares monitor intervals. Rewards are looked at every two updates, so MOCC counts "
-        "with two where it needs none."
+        "updates made. The ratio compares monitor intervals, without those of MOCC's training beforehand. Rewards "
+        "are looked at every two updates: MOCC counts with two where it needs none, and a learner from scratch with "
+        "its whole training where it does not get there. So the ratio is a lower bound."
     )
     yield (
         "Old objectives are the 36 landmarks, while three new ones near the corners of the simplex are learned in "
         "turn, 12 updates each. Each joins the pool that replay draws from."
     )
-    yield (
-        "The ablations have an eighth of the updates of the network that ships. ‘Individual’ are the specialists' "
-        "networks when they have had as many intervals as one of 36 landmarks has in the others."
-    )
-    yield (
-        "The weighted sum tolerates loss where queues are short, as on the release's links. The bound on loss is "
-        "ours: what exceeds 5 % over the last twenty intervals or so costs ten times its share."
-    )
+    if not numbers[ABLATIONS].empty:
+        yield (
+            "The ablations have an eighth of the updates of the network that ships. ‘Individual’ are networks of one "
+            "objective each, from scratch, after about as many intervals as one of 36 landmarks has in the others."
+        )
+    if not numbers[BOUNDED].empty:
+        yield (
+            "The weighted sum tolerates loss where queues are short, as on the release's links. The bound on loss is "
+            "ours: what exceeds 5 % over the last twenty intervals or so costs ten times its share."
+        )
 
 
-MOCC = Section(
-    "MOCC: one congestion control for many objectives",
-    OBJECTIVES,
-    (
-        Table(
-            lambda _: heads("claim", "paper", "simulated"),
-            (
-                Claim("a new objective, faster than a learner from scratch", ADAPTATION, faster, "14.2x"),
-                Claim("an adaptation takes", ADAPTATION, how_long, "288 s"),
-                Claim("unseen objectives that had 99 % of the reward before", ADAPTATION, needed_none, "–"),
-                kept(1),
-                kept(0),
-            ),
-            ("![a new objective, and old ones](figures/mocc_adaptation.png)", ""),
+PARTS: tuple[Table | Notes, ...] = (
+    Table(
+        lambda _: heads("claim", "paper", "simulated"),
+        (
+            Claim("a new objective, faster than a learner from scratch", ADAPTATION, faster, "14.2x"),
+            Claim("an adaptation takes", ADAPTATION, how_long, "288 s"),
+            Claim("unseen objectives that had 99 % of the reward before", ADAPTATION, needed_none, "–"),
+            kept(1),
+            kept(0),
         ),
-        Table(
-            lambda _: heads("reward, of that of", "objectives", "mean", "5th percentile"),
-            (
-                share("unseen", "specialist", "specialists, for unseen objectives"),
-                share("landmark", "specialist", "specialists, for landmarks"),
-                share("unseen", "bound", "the upper bound, for unseen objectives"),
-                share("landmark", "bound", "the upper bound, for landmarks"),
-            ),
-            ("",),
-        ),
-        Table(
-            lambda _: heads("objective", "utilisation", "latency ratio", "loss", "reward"),
-            (
-                *(preference(objective, links) for links in LINKS for objective in SHOWN),
-                *(difference(links) for links in LINKS),
-            ),
-            ("",),
-        ),
-        Table(
-            lambda _: heads("trained, at equal steps", "reward, of the bound", "5th percentile", "loss"),
-            (
-                *map(variant, ("two-phase", "mixed", "mixed, 10 landmarks", "mixed, 6 landmarks")),
-                *map(variant, ("mixed, 3 landmarks", "two-phase, plain concatenation")),
-                Claim("individual", ALONE, individual),
-            ),
-            ("",),
-        ),
-        Table(
-            lambda _: heads(
-                "on the release's links",
-                "utilisation",
-                "latency ratio",
-                "loss",
-                "utilisation, loss bounded (ours)",
-                "latency ratio, bounded",
-                "loss, bounded",
-            ),
-            tuple(bounded(objective) for objective in SHOWN),
-            ("",),
-        ),
-        Table(
-            lambda _: heads("flows on one link", "Jain's index", "share of the first", "loss"),
-            PAIRS,
-            ("",),
-        ),
-        Notes(notes),
+        ("![a new objective, and old ones](figures/mocc_adaptation.png)", ""),
     ),
+    Table(
+        lambda _: heads("reward, of that of", "objectives", "mean", "5th percentile"),
+        (
+            share("unseen", "specialist", "specialists, for unseen objectives"),
+            share("landmark", "specialist", "specialists, for landmarks"),
+            share("unseen", "bound", "the upper bound, for unseen objectives"),
+            share("landmark", "bound", "the upper bound, for landmarks"),
+        ),
+        ("",),
+    ),
+    Table(
+        lambda _: heads("objective", "utilisation", "latency ratio", "loss", "reward"),
+        (
+            *(preference(objective, links) for links in LINKS for objective in SHOWN),
+            *(difference(links) for links in LINKS),
+        ),
+        ("",),
+    ),
+    Table(
+        lambda _: heads("trained, at equal steps", "reward, of the bound", "5th percentile", "loss"),
+        (
+            *map(variant, ("two-phase", "mixed", "mixed, 10 landmarks", "mixed, 6 landmarks")),
+            *map(variant, ("mixed, 3 landmarks", "two-phase, plain concatenation")),
+            Claim("individual", ALONE, individual),
+        ),
+        ("",),
+    ),
+    Table(
+        lambda _: heads(
+            "on the release's links",
+            "utilisation",
+            "latency ratio",
+            "loss",
+            "utilisation, loss bounded (ours)",
+            "latency ratio, bounded",
+            "loss, bounded",
+        ),
+        tuple(bounded(objective) for objective in SHOWN),
+        ("",),
+    ),
+    Table(
+        lambda _: heads("flows on one link", "Jain's index", "share of the first", "loss"),
+        PAIRS,
+        ("",),
+    ),
+    Notes(notes),
 )
+
+
+def is_made(part: Table | Notes) -> bool:
+    """Whether `make mocc` has made the numbers of a table."""
+    files = {claim.file for claim in part.claims} if isinstance(part, Table) else set()
+    return all((sheet.HERE / "data" / f"{file}.csv").exists() for file in files)
+
+
+MOCC = Section("MOCC: one congestion control for many objectives", OBJECTIVES, tuple(filter(is_made, PARTS)))
 SECTIONS = (MOCC,)

@@ -87,7 +87,7 @@ def test_networks_are_trained_once_for_all_scripts_on_mocc(tmp_path: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | places, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     made = {path.stem for path in (tmp_path / "data").iterdir()}
-    assert made == {path.stem for path in PAPER.glob("data/mocc_*.csv")} - {"mocc_links", "mocc_sharing"}
+    assert made >= {path.stem for path in PAPER.glob("data/mocc_*.csv")} - {"mocc_links", "mocc_sharing"}
     with (tmp_path / "data" / "mocc_objectives.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 38
@@ -95,7 +95,7 @@ def test_networks_are_trained_once_for_all_scripts_on_mocc(tmp_path: Path) -> No
     with (tmp_path / "data" / "mocc_adaptation.csv").open(encoding="utf-8") as file:
         assert all(float(row["at_first"]) > 0 for row in csv.DictReader(file))
     names = [path.name.split(".")[0] for path in (tmp_path / "kept").iterdir()]
-    assert (names.count("mocc1"), names.count("alone")) == (2, 8)  # weights and what they are; 2 objectives, seeds, kinds
+    assert (names.count("mocc1"), names.count("alone")) == (2, 8)  # and what they are; 2 objectives, seeds, kinds
 
 
 def files(folder: Path) -> dict[str, bytes]:
