@@ -100,7 +100,7 @@ def study_of(options: Namespace) -> Study:
     if not options.quick:
         return Study(seed=options.seed)
     recipe = Recipe(mode="mixed", iterations=2, links=36, steps=16)
-    few = {"links": 2, "seeds": 2, "unseen": 2, "alone": 1, "look": 128, "adapting": 2}
+    few = {"links": 2, "seeds": 1, "unseen": 2, "alone": 1, "look": 128, "adapting": 2}
     return Study(recipe, replace(recipe, links=8), options.out / "kept", seed=options.seed, **few)
 
 
