@@ -1,6 +1,6 @@
 """What MOCC's parts bring, at equal steps; and a variant of ours with a bound on loss.
 
-    python paper/mocc_ablations.py        # 4 minutes on 2 cores
+    python paper/mocc_ablations.py
 
 Simulated. Every network is trained with an eighth of the updates of those that ship, three times each. Writes
 

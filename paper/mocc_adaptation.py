@@ -1,6 +1,6 @@
 """How fast MOCC learns an unseen objective, beside a learner that begins from scratch; and what old objectives lose.
 
-    python paper/mocc_adaptation.py        # 3 minutes on 2 cores, after mocc_objectives.py
+    python paper/mocc_adaptation.py        # 80 s of CPU time, after mocc_objectives.py
 
 Simulated, on the paper's range of links. Writes figures/mocc_adaptation.{pdf,png} and
 

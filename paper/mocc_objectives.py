@@ -1,6 +1,6 @@
 """What objectives get of MOCC's networks: landmarks and unseen weights, beside specialists and beside an upper bound.
 
-    python paper/mocc_objectives.py        # 6 minutes on 2 cores
+    python paper/mocc_objectives.py        # 8 minutes of CPU time
 
 Simulated, on the paper's range of links. It trains the networks that the other scripts on MOCC use, too, and goes on
 where it was stopped. Writes figures/mocc_objectives.{pdf,png} and
