@@ -32,7 +32,7 @@
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
 # make keras   Keras on TensorFlow on shaped links, beside TensorFlow's own ways: root, an idle machine, 10 minutes
 # make mxnet-links  Gluon, and the engine kvstore, beside MXNet's own servers: root, an idle machine, 6 minutes
-# make mocc    sweeps of the congestion controls over links, and flows that share one, simulated
+# make mocc    tables and figures of the congestion control for many objectives, simulated: at most 30 minutes on 2 cores
 # make mocc-weights  the weights of the congestion controls that learn
 # make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
 #
@@ -257,7 +257,10 @@ mocc-weights: .venv/test
 	done
 
 mocc: .venv/test
-	$(SAME) $(BIN)/python -W error paper/mocc_links.py
+	for script in objectives adaptation ablations links; do \
+		$(SAME) $(BIN)/python -W error paper/mocc_$$script.py || exit 1; \
+	done
+	$(BIN)/python -W error paper/claims.py
 
 record: .venv/test
 	$(BIN)/python tests/tuners/test_contract.py

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import claims_changing
 import claims_environments
+import claims_mocc
 import claims_pairs
 import claims_search
 import claims_tables
@@ -53,6 +54,7 @@ SECTIONS: tuple[Section, ...] = (
     *claims_search.SECTIONS,
     *claims_tables.SECTIONS,
     *claims_usbyte.SECTIONS,
+    *claims_mocc.SECTIONS,
 )
 
 

@@ -10,6 +10,7 @@ have twice as long. Networks are those that ship with the package. Seeds differ 
 import statistics
 from collections.abc import Iterator
 
+import runs
 import sheet
 
 from autobyte.congestion.algos import ALGORITHMS, make_control
@@ -56,50 +57,56 @@ def interval(values: list[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
-def swept() -> Iterator[dict]:
-    for sweep, values in SWEEPS.items():
-        for value in values:
-            setting = BASE | {sweep: value}
-            link, route = link_of(setting)
-            for name, objective in controls():
-                shares = [
-                    share_link(link, [(route, make_control(name, objective, seed=seed))], seconds=SECONDS,
-                               settled_s=SETTLED_S, seed=options.seed + seed)[0]
-                    for seed in range(SEEDS)
-                ]  # fmt: skip
-                row = {"sweep": sweep} | setting | {"control": name, "objective": str(objective) * (name == "mocc")}
-                for column in ("utilisation", "latency_ratio", "loss"):
-                    found = [getattr(share, column) for share in shares]
-                    row |= {f"{column}_got": statistics.mean(found), f"{column}_error": interval(found)}
-                yield row
+def alone(cell: tuple[str, float, str, Objective]) -> sheet.Row:
+    """What a control gets of a link that it has for itself."""
+    sweep, value, name, objective = cell
+    setting = BASE | {sweep: value}
+    link, route = link_of(setting)
+    shares = [
+        share_link(link, [(route, make_control(name, objective, seed=seed))], seconds=SECONDS,
+                   settled_s=SETTLED_S, seed=options.seed + seed)[0]
+        for seed in range(SEEDS)
+    ]  # fmt: skip
+    row = {"sweep": sweep} | setting | {"control": name, "objective": str(objective) * (name == "mocc")}
+    for column in ("utilisation", "latency_ratio", "loss"):
+        found = [getattr(share, column) for share in shares]
+        row |= {f"{column}_got": statistics.mean(found), f"{column}_error": interval(found)}
+    return row
 
 
-def shared() -> Iterator[dict]:
+def together(cell: tuple[str, str, Objective]) -> sheet.Row:
+    """What two controls get of one link; the second begins later."""
+    first, second, objective = cell
     link, route = link_of(BASE)
-    for first, second in PAIRS:
-        for objective in OBJECTIVES[:2] if "mocc" in (first, second) else OBJECTIVES[:1]:
-            fairness, part, loss = [], [], []
-            for seed in range(SEEDS):
-                late = Route(route.round_trip_s, start_s=SETTLED_S / 5)
-                flows = [(route, make_control(first, objective, seed=seed))]
-                flows.append((late, make_control(second, objective, seed=seed + SEEDS)))
-                shares = share_link(link, flows, seconds=2 * SECONDS, settled_s=SECONDS, seed=options.seed + seed)
-                rates = [share.packets_per_s for share in shares]
-                fairness.append(jain(rates))
-                part.append(rates[0] / sum(rates))
-                loss.append(statistics.mean(share.loss for share in shares))
-            yield {
-                "first": first,
-                "second": second,
-                "objective": str(objective) * ("mocc" in (first, second)),
-                "jain": statistics.mean(fairness),
-                "jain_error": interval(fairness),
-                "part_of_first": statistics.mean(part),
-                "part_error": interval(part),
-                "loss": statistics.mean(loss),
-            }
+    fairness, part, loss = [], [], []
+    for seed in range(SEEDS):
+        late = Route(route.round_trip_s, start_s=SETTLED_S / 5)
+        flows = [(route, make_control(first, objective, seed=seed))]
+        flows.append((late, make_control(second, objective, seed=seed + SEEDS)))
+        shares = share_link(link, flows, seconds=2 * SECONDS, settled_s=SECONDS, seed=options.seed + seed)
+        rates = [share.packets_per_s for share in shares]
+        fairness.append(jain(rates))
+        part.append(rates[0] / sum(rates))
+        loss.append(statistics.mean(share.loss for share in shares))
+    return {
+        "first": first,
+        "second": second,
+        "objective": str(objective) * ("mocc" in (first, second)),
+        "jain": statistics.mean(fairness),
+        "jain_error": interval(fairness),
+        "part_of_first": statistics.mean(part),
+        "part_error": interval(part),
+        "loss": statistics.mean(loss),
+    }
 
 
 if not options.redraw:
-    sheet.write(swept(), "mocc_links", options.out)
-    sheet.write(shared(), "mocc_sharing", options.out)
+    settings = [(sweep, value) for sweep, values in SWEEPS.items() for value in values]
+    cells = [(*setting, *control) for setting in settings for control in controls()]
+    sheet.write(runs.spread(alone, cells), "mocc_links", options.out)
+    pairs = [
+        (first, second, objective)
+        for first, second in PAIRS
+        for objective in (OBJECTIVES[:2] if "mocc" in (first, second) else OBJECTIVES[:1])
+    ]
+    sheet.write(runs.spread(together, pairs), "mocc_sharing", options.out)

@@ -51,6 +51,10 @@ def train(
         list[str] | None, typer.Option("--range", help="where links are drawn from; may be repeated; default: paper")
     ] = None,
     objective: Annotated[str, typer.Option("--objective", help="the only objective, for individual")] = "",
+    loss_bound: Annotated[
+        str,
+        typer.Option("--loss-bound", help="share of lost packets that costs nothing more, such as 5%; default: all"),
+    ] = "",
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -63,6 +67,7 @@ def train(
     from autobyte.cli.console import print_json, print_line, progress
     from autobyte.congestion.halfway import discard_half, load_half
     from autobyte.congestion.objectives import parse_objective
+    from autobyte.congestion.ranges import parse_loss
     from autobyte.congestion.record import scores
     from autobyte.congestion.stored import save_policy
     from autobyte.congestion.train import OWN_REWARD, Recipe
@@ -79,6 +84,7 @@ def train(
         seed=seed,
         ranges=tuple(range_ or ["paper"]),
         objective=parse_objective(objective) if objective else None,
+        loss_bound=parse_loss(loss_bound) if loss_bound else None,
     )
     keep = out.with_suffix(".half.npz")
     with progress(f"training {mode}") as step:
@@ -88,7 +94,8 @@ def train(
         "what": "simulated",
         "command": f"autobyte congestion train --mode {mode} --iterations {iterations} --links {links} --seed {seed}"
         + "".join(f" --range {name}" for name in range_ or [])
-        + (f" --objective {objective}" if objective else ""),
+        + (f" --objective {objective}" if objective else "")
+        + (f" --loss-bound {loss_bound}" if loss_bound else ""),
         "recipe": recipe.to_json(),
         "versions": versions(),
         "cpu_s": round(last.cpu_s, 1),
@@ -152,6 +159,8 @@ def adapt(
 ) -> None:
     """Adapt a network to a new objective, and show what old objectives lose by it.
 
+    Old are the landmarks, and what the network was adapted to before.
+
     autobyte congestion adapt --objective 0.72,0.17,0.11 --out adapted.npz
     """
     from autobyte.cli.console import print_json, print_table, progress
@@ -159,17 +168,19 @@ def adapt(
     from autobyte.congestion.evaluate import serve
     from autobyte.congestion.objectives import landmarks, parse_objective
     from autobyte.congestion.ranges import range_of
-    from autobyte.congestion.stored import digest, save_policy
+    from autobyte.congestion.stored import adapted_to, digest, save_policy
     from autobyte.errors import InputError
     from autobyte.units import format_percent
 
     if out.suffix != ".npz":
         raise InputError(f"--out must end in .npz, got '{out}'")
     wish, draw, before = parse_objective(objective), range_of(range_).draw, _policy(weights)
+    earlier = () if weights is None else adapted_to(weights)
+    pool = [one for one in dict.fromkeys((*landmarks(), *earlier)) if one != wish]
     with progress("adapting") as step:
-        after = learn(before, wish, draw, pool=landmarks(), updates=updates, seed=seed, replay=replay, told=step)
+        after = learn(before, wish, draw, pool=pool, updates=updates, seed=seed, replay=replay, told=step)
     rows = {}
-    for name, judged in (("new", [wish]), ("old", list(landmarks()))):
+    for name, judged in (("new", [wish]), ("old", pool)):
         rewards = [
             sum(one.reward for one in serve(policy, judged, draw, links=16)) / len(judged)
             for policy in (before, after)
@@ -182,6 +193,8 @@ def adapt(
         "replay": replay,
         "seed": seed,
         "from": digest(before),
+        "pool": len(pool),
+        "adapted_to": [list(one.weights) for one in dict.fromkeys((*earlier, wish))],
         "rewards": rows,
     }
     save_policy(after, out, about=about)

@@ -40,7 +40,7 @@ def adapted(
         policy: to begin with.
         objective: new.
         draw: makes links.
-        pool: old objectives.
+        pool: old objectives; after some adaptations, the objectives of these, too.
         seed: of everything random.
         replay: an old objective takes part in every update.
         rate: of learning.

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from autobyte.congestion.batch import LinkBatch
+from autobyte.congestion.batch import LinkBatch, Steering
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.ranges import Draw
 from autobyte.congestion.senses import INPUTS, Values
@@ -14,6 +14,10 @@ from autobyte.job import Floats
 
 STEPS, SETTLED = 400, 200  # monitor intervals of a link, and those before the ones that count
 UNSEEN = 1 << 33  # seeds of links from here on are never trained on
+
+
+#: Rates that never change, over the link's: `best_steady` takes the best of them.
+STEADY = (*np.arange(0.1, 0.9, 0.1), *np.arange(0.9, 1.0601, 0.005))
 
 
 class Acting(Protocol):
@@ -65,9 +69,7 @@ def serve(
         seed: of the links.
     """
     wished = [one for one in objectives for _ in range(links)]
-    drawn = [draw(np.random.default_rng([UNSEEN + seed, link])) for link in range(links)]
-    each = iter(drawn)
-    batch = LinkBatch(lambda rng: next(each), len(wished), seed=seed, copies=len(objectives))
+    batch = _unseen(draw, links, copies=len(objectives), seed=seed)
     inputs = np.empty((len(wished), INPUTS), dtype=np.float32)
     inputs[:, :3] = [one.weights for one in wished]
     parts = np.zeros((len(wished), 3))
@@ -84,3 +86,46 @@ def serve(
         Served(one, float(reward), *(float(value) for value in mean))
         for one, reward, mean in zip(objectives, by_objective, means, strict=True)
     ]
+
+
+class _SteadySteering:
+    """The rate is the link's times a factor, whatever the action."""
+
+    def __init__(self, factors: Floats) -> None:
+        self._factors = factors
+
+    def steer(self, batch: LinkBatch, action: Floats) -> tuple[Floats, Floats | None]:
+        return self._factors * batch.capacity_per_s, None
+
+
+def best_steady(
+    objectives: Sequence[Objective],
+    draw: Draw,
+    *,
+    links: int = 32,
+    steps: int = STEPS,
+    settled: int = SETTLED,
+    seed: int = 0,
+) -> Floats:
+    """What nobody who has to find the rate can be expected to exceed: the best rate that never changes.
+
+    It is chosen for each objective and link among `STEADY`, by somebody who knows the link. Arguments are those of
+    `serve`; links, losses and what counts are the same.
+
+    Returns:
+        The reward of each objective, shape [objectives].
+    """
+    factors = np.repeat(STEADY, links)
+    batch = _unseen(draw, links, copies=len(STEADY), seed=seed, steering=_SteadySteering(factors))
+    parts = np.zeros((len(factors), 3))
+    for step in range(steps):
+        parts += batch.step(np.zeros(len(factors))) * (step >= settled)
+    means = parts.reshape(len(STEADY), links, 3) / (steps - settled)
+    best: Floats = (means @ np.array([one.weights for one in objectives]).T).max(axis=0).mean(axis=0)
+    return best
+
+
+def _unseen(draw: Draw, links: int, *, copies: int, seed: int, steering: Steering | None = None) -> LinkBatch:
+    """Links that were never trained on, each as many times as there are copies."""
+    drawn = iter([draw(np.random.default_rng([UNSEEN + seed, link])) for link in range(links)])
+    return LinkBatch(lambda rng: next(drawn), copies * links, seed=seed, copies=copies, steering=steering)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from autobyte.congestion.objectives import Objective
 from autobyte.congestion.policy import RatePolicy
 from autobyte.drafts import draft_of
 from autobyte.errors import FileError, InputError
@@ -38,6 +39,23 @@ def load_policy(path: Path) -> RatePolicy:
         return RatePolicy(read_arrays(path))
     except InputError as error:
         raise FileError(f"weights {path} are damaged: {error}") from None
+
+
+def adapted_to(path: Path) -> tuple[Objective, ...]:
+    """The objectives that weights were adapted to before, in order, from the JSON file beside them; none without one.
+
+    Raises:
+        FileError: that file is damaged.
+    """
+    about = path.with_suffix(".json")
+    if not about.exists():
+        return ()
+    try:
+        return tuple(Objective(*weights) for weights in json.loads(about.read_text()).get("adapted_to", []))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise FileError(
+            f"cannot tell from {about} what its weights were adapted to: {error}; make it again"
+        ) from None
 
 
 def shipped(name: str = "mocc") -> RatePolicy:

@@ -5,7 +5,7 @@ in it depends on seed and iteration alone, so that a training that was killed go
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from autobyte.congestion.halfway import HalfTraining, load_half, save_half
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import BOOTSTRAPS, Objective, landmarks, traversal
 from autobyte.congestion.policy import RatePolicy
-from autobyte.congestion.ppo import PARTS, gather, update
+from autobyte.congestion.ppo import PARTS, BoundedLoss, Scoring, gather, update
 from autobyte.congestion.ranges import range_of
 from autobyte.errors import InputError, unknown
 
@@ -28,6 +28,7 @@ WINDOW = 12  # neighbours that an update takes in: as many as a bootstrap reache
 EVERY = 20  # iterations between two states that a killed training goes on from
 
 Told = Callable[[int, int, float], None]
+Look = Callable[[int, RatePolicy], None]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Recipe:
         objective: the only one, for mode individual.
         grid: steps of the grid of landmarks.
         preference: the network has a layer for the objective.
+        loss_bound: share of lost packets above which reward is taken away; ours, see `BoundedLoss`.
 
     Raises:
         InputError: an unknown mode or range, no range, numbers that are too small, or a grid that does not have the
@@ -60,6 +62,7 @@ class Recipe:
     objective: Objective | None = None
     grid: int = 10
     preference: bool = True
+    loss_bound: float | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -73,6 +76,10 @@ class Recipe:
             raise InputError(
                 f"{self.links} links of {self.steps} steps are too few for the {PARTS} parts of an update; play more"
             )
+        if self.loss_bound is not None and not 0 <= self.loss_bound < 1:
+            raise InputError(f"loss_bound must be a share from 0 to below 1, got {self.loss_bound}")
+        if self.loss_bound is not None and self.mode in OWN_REWARD:
+            raise InputError(f"mode {self.mode} has a reward of its own, to which loss_bound does not apply")
         if not self.ranges:
             raise InputError("links must come from a range, got none; write ranges=('paper',)")
         for name in self.ranges:
@@ -111,7 +118,12 @@ class Recipe:
 
 
 def train(
-    recipe: Recipe, *, start: RatePolicy | None = None, keep: Path | None = None, told: Told | None = None
+    recipe: Recipe,
+    *,
+    start: RatePolicy | None = None,
+    keep: Path | None = None,
+    told: Told | None = None,
+    look: Look | None = None,
 ) -> RatePolicy:
     """Train a policy.
 
@@ -120,6 +132,7 @@ def train(
         start: weights to begin with, in place of random ones.
         keep: file for states to go on from; the last one stays, and the caller removes it once the policy is safe.
         told: is called after each iteration with the number done, all, and the mean reward.
+        look: is called after each iteration with the number done and the policy as it is then.
 
     Raises:
         FileError: the file to keep cannot be written, or is of another recipe.
@@ -130,20 +143,17 @@ def train(
     if keep is not None and keep.exists():
         half = load_half(keep, recipe=repr(recipe))
         half.put(model, optimizer)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the arrays are small: more threads only wait for each other
     began_s, began_cpu_s = time.perf_counter() - half.seconds, time.process_time() - half.cpu_s
-    try:
-        for done in range(half.iteration + 1, recipe.iterations + 1):
-            reward = _learn(model, optimizer, recipe, done - 1)
-            if told is not None:
-                told(done, recipe.iterations, reward)
-            if keep is not None and (done % EVERY == 0 or done == recipe.iterations):
-                seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-                now = HalfTraining.of(model, optimizer, done, reward=reward, cpu_s=cpu_s, seconds=seconds)
-                save_half(keep, now, recipe=repr(recipe))
-    finally:
-        torch.set_num_threads(threads)
+    for done in range(half.iteration + 1, recipe.iterations + 1):
+        reward = _learn(model, optimizer, recipe, done - 1)
+        if told is not None:
+            told(done, recipe.iterations, reward)
+        if look is not None:
+            look(done, model.policy())
+        if keep is not None and (done % EVERY == 0 or done == recipe.iterations):
+            seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+            now = HalfTraining.of(model, optimizer, done, reward=reward, cpu_s=cpu_s, seconds=seconds)
+            save_half(keep, now, recipe=repr(recipe))
     return model.policy()
 
 
@@ -152,18 +162,26 @@ def _learn(model: ActorCritic, optimizer: torch.optim.Optimizer, recipe: Recipe,
     for group in optimizer.param_groups:
         group["lr"] = FIRST_RATE + (LAST_RATE - FIRST_RATE) * iteration / recipe.iterations
     draw = range_of(recipe.ranges[iteration % len(recipe.ranges)]).draw
-    seed = recipe.seed * 1_000_003 + iteration
+    seed, objectives = recipe.seed * 1_000_003 + iteration, recipe.objectives(iteration)
     seen = gather(
         model.policy(),
         draw,
-        recipe.objectives(iteration),
+        objectives,
         steps=recipe.steps,
         seed=seed,
-        score={"aurora": aurora.reward, "orca-style": orca.reward}.get(recipe.mode),
+        score=_score(recipe, objectives),
         steering=orca.WindowSteering(recipe.links) if recipe.mode == "orca-style" else None,
     )
     update(model, optimizer, seen, seed=seed)
     return float(seen.reward)
+
+
+def _score(recipe: Recipe, objectives: Sequence[Objective]) -> Scoring | None:
+    """What makes one reward of three; None: the weighted sum."""
+    if recipe.loss_bound is not None:
+        return BoundedLoss(recipe.loss_bound, objectives)
+    own: dict[str, Scoring] = {"aurora": aurora.reward, "orca-style": orca.reward}
+    return own.get(recipe.mode)
 
 
 def specialist(objective: Objective, recipe: Recipe) -> Recipe:

@@ -49,6 +49,12 @@ def test_train_evaluate_and_adapt(tmp_path: Path, capsys: pytest.CaptureFixture[
     moved = shown(capsys, *words, "--out", str(adapted))
     assert moved["from"] == digest(load_policy(weights)) != digest(load_policy(adapted))
     assert set(moved["rewards"]) == {"new", "old"}
+    assert moved["adapted_to"] == [[0.7, 0.2, 0.1]]
+
+    again = ("adapt", "--weights", str(adapted), "--objective", "0.55,0.3,0.15", "--updates", "1")
+    once_more = shown(capsys, *again, "--out", str(adapted))  # the first adaptation is one of the old ones now
+    assert once_more["adapted_to"] == [[0.7, 0.2, 0.1], [0.55, 0.3, 0.15]]
+    assert (moved["pool"], once_more["pool"]) == (35, 36)  # 0.7, 0.2, 0.1 is a landmark, and was new
     assert run(["congestion", *words, "--out", str(adapted), "--no-replay"]) == 0
     assert "old objectives" in capsys.readouterr().out
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autobyte.congestion.evaluate import serve
+from autobyte.congestion.evaluate import best_steady, serve
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.paths import Bottleneck, RateProfile, Route
 
@@ -45,3 +45,17 @@ def test_every_objective_meets_the_same_links() -> None:
     assert first.objective == WISHES[0]
     again = serve(Always(0.0), WISHES, draw, links=4, steps=20, settled=10)
     assert [first, second] == again
+
+
+def test_who_knows_the_link_sends_as_fast_as_it_serves() -> None:
+    def draw(rng: np.random.Generator) -> tuple[Bottleneck, Route]:
+        return Bottleneck(RateProfile.steady(400.0), 40, 0.02), Route(0.05)
+
+    rewards = best_steady(WISHES, draw, links=2, steps=60, settled=30)
+    for wish, reward in zip(WISHES, rewards, strict=True):
+        assert reward == pytest.approx(wish.reward(np.array([1.0, 1.0, 0.98])), abs=0.03)
+        assert reward > max(
+            one.reward
+            for action in (-1.0, 0.0, 1.0)
+            for one in serve(Always(action), [wish], draw, links=2, steps=60, settled=30)
+        )

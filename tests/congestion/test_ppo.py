@@ -1,11 +1,24 @@
 """Advantages against their definition; an update moves actions to where the reward was."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 import torch
 
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import Objective
-from autobyte.congestion.ppo import GAMMA, LAMBDA, Experience, advantages_of, gather, update
+from autobyte.congestion.ppo import (
+    GAMMA,
+    LAMBDA,
+    PRICE,
+    REMEMBERED,
+    BoundedLoss,
+    Experience,
+    advantages_of,
+    gather,
+    update,
+)
 from autobyte.congestion.ranges import range_of
 
 WISH = Objective(0.8, 0.1, 0.1)
@@ -58,3 +71,24 @@ def test_another_reward_can_be_asked_for() -> None:
         policy, range_of("paper").draw, [WISH] * 6, steps=4, seed=7, score=lambda parts, batch: batch.pace * 0 - 3
     )
     assert seen.reward == -3
+
+
+def test_loss_above_the_bound_has_a_price_whatever_the_weights() -> None:
+    links = SimpleNamespace(acked=np.array([9.0, 6.0]), lost=np.array([1.0, 4.0]))
+    parts = np.array([[1.0, 1.0, 0.9], [1.0, 1.0, 0.6]])
+    wishes = [WISH, Objective(0.1, 0.1, 0.8)]
+    reward = BoundedLoss(0.1, wishes)(parts, links)  # type: ignore[arg-type]
+    np.testing.assert_allclose(reward, [0.99, 0.2 + 0.8 * 0.6 - PRICE * 0.3])
+
+
+def test_the_loss_that_counts_is_that_of_many_intervals() -> None:
+    score = BoundedLoss(0.1, [WISH])
+    good, bad = (SimpleNamespace(acked=np.array([4.0 - lost]), lost=np.array([lost])) for lost in (0.0, 1.0))
+    ones = np.ones((1, 3))
+    for _ in range(40):
+        assert score(ones, good) == 1.0  # type: ignore[arg-type]
+    assert score(ones, bad) == 1.0  # type: ignore[arg-type]
+    for _ in range(20):
+        last = score(ones, bad)  # type: ignore[arg-type]
+    lost, sent = (sum(packets * REMEMBERED**ago for ago in range(number)) for packets, number in ((1, 21), (4, 61)))
+    assert last == pytest.approx(1 - PRICE * (lost / sent - 0.1))

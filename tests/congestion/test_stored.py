@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from autobyte.congestion.model import ActorCritic
-from autobyte.congestion.stored import SHIPPED, digest, load_policy, save_policy, shipped
+from autobyte.congestion.objectives import Objective
+from autobyte.congestion.stored import SHIPPED, adapted_to, digest, load_policy, save_policy, shipped
 from autobyte.errors import FileError
 
 SHIP = ("mocc", "aurora", "orca-style")
@@ -50,3 +51,15 @@ def test_what_ships_is_small_and_says_how_it_was_made(name: str) -> None:
     assert about["digest"] == digest(shipped(name))
     assert {"command", "recipe", "versions", "cpu_s", "scores"} <= set(about)
     assert about["recipe"]["seed"] == 0
+
+
+def test_what_weights_were_adapted_to_stands_beside_them(tmp_path: Path) -> None:
+    path = tmp_path / "policy.npz"
+    assert adapted_to(path) == ()
+    about = path.with_suffix(".json")
+    about.write_text(json.dumps({"adapted_to": [[0.7, 0.2, 0.1]]}))
+    assert adapted_to(path) == (Objective(0.7, 0.2, 0.1),)
+    for text in ("{", "[]", '{"adapted_to": [[1, 1, 1]]}', '{"adapted_to": [[1]]}'):
+        about.write_text(text)
+        with pytest.raises(FileError, match=r"cannot tell from .* what its weights were adapted to"):
+            adapted_to(path)

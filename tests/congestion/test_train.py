@@ -11,6 +11,7 @@ from autobyte.congestion.evaluate import serve
 from autobyte.congestion.halfway import load_half
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import BOOTSTRAPS, Objective, landmarks, traversal
+from autobyte.congestion.policy import RatePolicy
 from autobyte.congestion.ranges import range_of
 from autobyte.congestion.stored import digest
 from autobyte.congestion.train import WINDOW, Recipe, specialist, train
@@ -23,7 +24,11 @@ WISHES = (Objective(0.8, 0.1, 0.1), Objective(0.1, 0.8, 0.1))
 def test_a_short_training_learns() -> None:
     recipe = replace(SHORT, iterations=30)
     rewards: list[float] = []
-    policy = train(recipe, told=lambda done, total, reward: rewards.append(reward))
+    looks: list[RatePolicy] = []
+    policy = train(
+        recipe, told=lambda done, total, reward: rewards.append(reward), look=lambda done, now: looks.append(now)
+    )
+    assert [digest(looks[place]) == digest(policy) for place in (0, -1)] == [False, True]
     assert len(rewards) == 30
     before = serve(ActorCritic(seed=1).policy(), WISHES, range_of("paper").draw, links=12, steps=120, settled=60)
     after = serve(policy, WISHES, range_of("paper").draw, links=12, steps=120, settled=60)
@@ -87,6 +92,12 @@ def test_the_other_modes() -> None:
     assert len(set(Recipe(mode="aurora", links=4).objectives(0))) == 1
 
 
+def test_a_bound_on_loss_changes_what_is_learned() -> None:
+    recipe = replace(SHORT, iterations=1, links=4, steps=8)
+    bounded = replace(recipe, loss_bound=0.0)
+    assert digest(train(recipe)) != digest(train(bounded))
+
+
 def test_training_starts_from_given_weights() -> None:
     start = ActorCritic(seed=7).policy()
     recipe = replace(SHORT, iterations=1, links=2, steps=2)
@@ -102,6 +113,8 @@ def test_training_starts_from_given_weights() -> None:
         ({"iterations": 0}, "iterations must be at least 1, got 0"),
         ({"mode": "individual"}, "mode individual learns one objective"),
         ({"objective": WISHES[0]}, "mode individual learns one objective"),
+        ({"loss_bound": 5.0}, "loss_bound must be a share from 0 to below 1, got 5.0"),
+        ({"mode": "aurora", "loss_bound": 0.05}, "mode aurora has a reward of its own"),
         ({"ranges": ()}, "links must come from a range, got none"),
         ({"links": 1, "steps": 1}, "1 links of 1 steps are too few for the"),
         ({"mode": "two-phase", "grid": 4}, "is no landmark of a grid of 4 steps"),

@@ -77,6 +77,28 @@ def test_congestion_controls_are_swept_and_share_a_link(tmp_path: Path) -> None:
     assert all(0 < float(row["utilisation_got"]) <= 1.001 for row in swept)
 
 
+def test_networks_are_trained_once_for_all_scripts_on_mocc(tmp_path: Path) -> None:
+    """In one process: each of three would import PyTorch."""
+    scripts = ("objectives", "adaptation", "ablations")
+    program = "import runpy, sys; [runpy.run_path(script, run_name='__main__') for script in sys.argv.pop().split()]"
+    paths = " ".join(str(PAPER / f"mocc_{name}.py") for name in scripts)
+    command = [sys.executable, "-W", "error", "-c", program, "--quick", "--out", tmp_path, paths]
+    places = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join((str(PAPER), os.environ.get("PYTHONPATH", "")))}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | places, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    made = {path.stem for path in (tmp_path / "data").iterdir()}
+    assert made >= {path.stem for path in PAPER.glob("data/mocc_*.csv")} - {"mocc_links", "mocc_sharing"}
+    with (tmp_path / "data" / "mocc_objectives.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 38
+    assert all(float(row["reward"]) <= float(row["bound"]) + 0.01 for row in rows)
+    with (tmp_path / "data" / "mocc_adaptation.csv").open(encoding="utf-8") as file:
+        assert all(float(row["at_first"]) > 0 for row in csv.DictReader(file))
+    names = [path.name.split(".")[0] for path in (tmp_path / "kept").iterdir()]
+    assert names.count("alone") == 4  # two objectives, from scratch and from MOCC's network
+    assert names.count("variant") == 14  # and what they are: two of eight recipes are the same in so small a study
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("*.*")}
 

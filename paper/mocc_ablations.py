@@ -1,0 +1,74 @@
+"""What MOCC's parts bring, at equal steps; and a variant of ours with a bound on loss.
+
+    python paper/mocc_ablations.py
+
+Simulated. Every network is trained with an eighth of the updates of those that ship, three times each. Writes
+
+data/mocc_ablations.csv    reward of 100 unseen objectives, on the paper's range of links
+data/mocc_bounded.csv      reward and loss of five objectives on the release's links, whose queues are short: learned
+                           by the weighted sum, and by the sum with a price for loss above 5 %, which is ours
+"""
+
+from dataclasses import replace
+
+import mocc_networks
+import numpy as np
+import runs
+import sheet
+from mocc_networks import SHOWN, Study
+
+from autobyte.congestion.evaluate import best_steady, serve
+from autobyte.congestion.ranges import range_of
+from autobyte.congestion.train import Recipe
+
+ITERATIONS, BOUND = 75, 0.05
+VARIANTS = {
+    "two-phase": {},
+    "mixed": {"mode": "mixed"},
+    "mixed, 10 landmarks": {"mode": "mixed", "grid": 6},
+    "mixed, 6 landmarks": {"mode": "mixed", "grid": 5},
+    "mixed, 3 landmarks": {"mode": "mixed", "grid": 4},
+    "two-phase, plain concatenation": {"preference": False},
+}
+BOUNDED = {
+    "weighted sum": {"ranges": ("release",)},
+    "loss bounded (ours)": {"ranges": ("release",), "loss_bound": BOUND},
+}
+
+
+def recipe_of(study: Study, changes: dict, seed: int) -> Recipe:
+    iterations = min(ITERATIONS, study.mocc.iterations)
+    return replace(study.mocc, iterations=iterations, seed=seed, **changes)
+
+
+def ablate(cell: tuple[Study, str, int]) -> sheet.Row:
+    """Train a variant, and let it serve objectives that are no landmarks."""
+    study, name, seed = cell
+    policy = mocc_networks.network(study, "variant", recipe_of(study, VARIANTS[name], seed))
+    served = mocc_networks.judge(study, policy, study.unseen_objectives)
+    bound = best_steady(study.unseen_objectives, mocc_networks.DRAW, links=study.links, seed=study.seed)
+    share = np.array([one.reward for one in served]) / bound
+    row = {"variant": name, "seed": seed, "share": share.mean(), "share_p5": np.percentile(share, 5)}
+    return row | {"reward": np.mean([one.reward for one in served]), "loss": np.mean([one.loss for one in served])}
+
+
+def bound(cell: tuple[Study, str, int]) -> list[sheet.Row]:
+    """Train on links with short queues, and look at what is lost."""
+    study, name, seed = cell
+    policy = mocc_networks.network(study, "variant", recipe_of(study, BOUNDED[name], seed))
+    served = serve(policy, SHOWN, range_of("release").draw, links=study.links, seed=study.seed)
+    return [
+        {"reward of training": name, "seed": seed, "objective": str(one.objective), "reward": one.reward}
+        | {"utilisation": one.utilisation, "latency_ratio": one.latency_ratio, "loss": one.loss}
+        for one in served
+    ]
+
+
+options = sheet.options(__doc__).parse_args()
+if not options.redraw:
+    study = mocc_networks.study_of(options)
+    seeds = range(study.seeds)
+    sheet.write(runs.spread(ablate, [(study, name, seed) for name in VARIANTS for seed in seeds]),
+                "mocc_ablations", options.out)  # fmt: skip
+    found = runs.spread(bound, [(study, name, seed) for name in BOUNDED for seed in seeds])
+    sheet.write((row for rows in found for row in rows), "mocc_bounded", options.out)

@@ -1,0 +1,125 @@
+"""How fast MOCC learns an unseen objective, beside a learner that begins from scratch; and what old objectives lose.
+
+    python paper/mocc_adaptation.py        # 80 s of CPU time, after mocc_objectives.py
+
+Simulated, on the paper's range of links. Writes figures/mocc_adaptation.{pdf,png} and
+
+data/mocc_adaptation.csv    monitor intervals until an unseen objective has 99 % of its specialists' reward: by MOCC
+                            with requirement replay, and by a network that learns this objective alone, from scratch.
+                            A learner that ends below that counts with all its intervals, and `reached` is 0
+data/mocc_adapting.csv      reward while MOCC adapts
+data/mocc_forgetting.csv    reward of the 36 landmarks while three new objectives are learned in turn, with replay and
+                            without; each joins the pool that replay draws from
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+
+import mocc_networks
+import runs
+import sheet
+import style
+from mocc_networks import DRAW, Study
+
+from autobyte.congestion.adapt import LINKS, STEPS, adapted
+from autobyte.congestion.objectives import Objective, landmarks
+
+NAME = "mocc_adaptation"
+ENOUGH = 0.99  # of the specialists' reward
+WISHES = (Objective(0.9, 0.05, 0.05), Objective(0.05, 0.9, 0.05), Objective(0.05, 0.05, 0.9))
+Curve = Sequence[tuple[int, float]]
+
+
+def adapt(cell: tuple[Study, Objective, int]) -> Curve:
+    """Monitor intervals and reward while MOCC learns an objective."""
+    study, objective, seed = cell
+    before = mocc_networks.mocc(study, seed)
+    updates = adapted(before, objective, DRAW, pool=landmarks(), seed=seed)
+    policies = [before, *islice(updates, study.adapting)]
+    return [
+        (done * LINKS * STEPS, float(mocc_networks.rewards(study, policy, [objective])[0]))
+        for done, policy in enumerate(policies)
+        if done * LINKS * STEPS % study.look == 0
+    ]
+
+
+def until(curve: Curve, target: float) -> tuple[int, bool]:
+    """Intervals until a reward is reached, and whether it is."""
+    for done, reward in curve:
+        if reward >= target:
+            return done, True
+    return curve[-1][0], False
+
+
+def forget(cell: tuple[Study, int, bool]) -> list[sheet.Row]:
+    """Rewards while three objectives are learned one after the other."""
+    study, seed, replay = cell
+    now, pool, half = mocc_networks.mocc(study, seed), list(landmarks()), study.adapting // 2
+    policies = [now]
+    for turn, wish in enumerate(WISHES):
+        updates = adapted(now, wish, DRAW, pool=pool, seed=len(WISHES) * seed + turn, replay=replay)
+        policies += islice(updates, half - 1, study.adapting, half)  # in the middle, and in the end
+        now = policies[-1]
+        pool.append(wish)
+    first, rows = mocc_networks.rewards(study, policies[0], landmarks()), []
+    for place, policy in enumerate(policies):
+        old, new = (mocc_networks.rewards(study, policy, wishes) for wishes in (landmarks(), WISHES))
+        row = {"seed": seed, "replay": int(replay), "updates": place * half, "old": old.mean()}
+        row |= {"old_least": (old / first).min()}
+        rows.append(row | {f"new_{number}": reward for number, reward in enumerate(new, 1)})
+    return rows
+
+
+options = sheet.options(__doc__).parse_args()
+if not options.redraw:
+    study = mocc_networks.study_of(options)
+    wished = study.unseen_objectives[: study.alone]
+    cells = [(study, objective, seed) for objective in wished for seed in range(study.seeds)]
+    curves = dict(zip(cells, runs.spread(adapt, cells), strict=True))
+    rows, looks = [], []
+    for objective in wished:
+        specialist, _ = mocc_networks.specialists(study, objective)
+        for seed in range(study.seeds):
+            alone, curve = mocc_networks.learner(study, objective, seed, "scratch"), curves[study, objective, seed]
+            row = {"seed": seed, "objective": str(objective), "specialist": specialist, "at_first": curve[0][1]}
+            for who, found in (("mocc", curve), ("alone", alone.curve)):
+                intervals, reached = until(found, ENOUGH * specialist)
+                row |= {f"{who}_intervals": intervals, f"{who}_reached": int(reached)}
+            rows.append(row)
+            looks += [
+                {"objective": str(objective), "seed": seed, "start": "adapted", "intervals": done, "reward": reward}
+                for done, reward in curve
+            ]
+    sheet.write(rows, NAME, options.out)
+    sheet.write(looks, "mocc_adapting", options.out)
+    kinds = [(study, seed, replay) for seed in range(study.seeds) for replay in (True, False)]
+    sheet.write((row for rows in runs.spread(forget, kinds) for row in rows), "mocc_forgetting", options.out)
+
+specialists = sheet.read(NAME, options.out).groupby("objective")["specialist"].mean()
+figure, (left, right) = style.new(1.7, columns=2, width=style.PAGE)
+for name, start, text, colour in (
+    ("mocc_adapting", "adapted", "MOCC, adapted", style.BLUE),
+    ("mocc_alone", "scratch", "from scratch", style.ORANGE),
+):
+    learning = sheet.where(sheet.read(name, options.out), start=start)
+    learning = learning[learning["objective"].isin(specialists.index)]
+    share = 100 * learning["reward"] / learning["objective"].map(specialists)
+    groups = share.groupby(learning["intervals"] / 1e3)
+    least, most = groups.min(), groups.max()
+    left.plot(groups.median(), color=colour, label=text)
+    left.fill_between(least.index, least, most, color=colour, alpha=0.18, linewidth=0)
+left.axhline(100 * ENOUGH, color=style.MUTED, linewidth=0.6)
+left.set_xlabel("monitor intervals (thousands)")
+left.set_ylabel("reward, of the specialists' (%)")
+left.set_title("(a) a new objective: median and range")
+left.legend(frameon=False, fontsize=6, loc="lower right")
+old = sheet.read("mocc_forgetting", options.out)
+for replay, text, colour in ((1, "with replay", style.BLUE), (0, "without", style.ORANGE)):
+    for seed, rewards in sheet.where(old, replay=replay).groupby("seed"):
+        share = 100 * rewards["old"] / rewards["old"].iloc[0]
+        right.plot(rewards["updates"], share, color=colour, label=text if seed == 0 else None)
+right.set_xlabel("updates; three objectives, one after the other")
+right.set_ylabel("reward of landmarks (%)")
+right.set_title("(b) old objectives: three seeds")
+right.legend(frameon=False, fontsize=6)
+style.save(figure, NAME, options.out / "figures")
