@@ -68,6 +68,7 @@ WITH_MXNET += tests/testbed/test_testbed_frontends.py::test_gluon_over_mxnets_se
 WITH_MXNET += tests/test_examples.py::test_digits_are_learned_alike_by_gluon_with_and_without_autobyte
 
 WITH_BYTEPS := tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
+WITH_BYTEPS += tests/testbed/test_testbed_frontends.py
 
 # No process, no socket, no clock
 CORE := $(filter-out %_engines.py,$(wildcard tests/scheduler/test_*.py)) tests/scheduler/policies tests/simulator
