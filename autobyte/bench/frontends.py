@@ -175,7 +175,8 @@ def compared(
 def rows(cell: Cell, front: FrontEnd, engine: str, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
     """Medians of the repeats' medians, beside the bound and the fastest of the framework's own ways.
 
-    A search may find another config in every repeat: the one shown is that of the repeat in the middle.
+    A search may find another config in every repeat: the one shown is that of the repeat in the middle, and so is
+    the time for which the model stands still (`exposed_s`), as far as AutoByte reports it.
 
     Args:
         cell: model and links.
