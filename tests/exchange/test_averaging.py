@@ -48,12 +48,14 @@ def farthest(rank: int, settings: dict[str, Any], folder: str) -> dict[str, Any]
     keep = None if settings.get("tuner") is None else Path(folder) / "kept.toml"
     named = [spec._replace(name=f"{spec.name}_{rank}") for spec in SPECS]  # as Keras numbers layers by process
     averaging = Averaging("arrays", named, AveragingSettings(**settings, keep=keep, diagnostics=None))
-    worst, steps = 0.0, 60 if keep else 20
+    worst, steps, first = 0.0, 60 if keep else 20, []
     for step in range(steps):
         averages = step_of(averaging, gradients(rank, step))
         wanted = [(a + b) / 2 for a, b in zip(gradients(0, step), gradients(1, step), strict=True)]
         worst = max(worst, *(float(np.abs(a - b).max()) for a, b in zip(averages, wanted, strict=True)))
         assert [a.shape for a in averages] == [spec.shape for spec in SPECS]
+        first = first or [averages[0], averages[0].copy()]
+    assert np.array_equal(*first), "an average is the caller's own"
     with pytest.raises(InputError, match="has 600 elements, and its gradient has 1"):
         averaging.ready(0, np.zeros(1, np.float32))
     report = averaging.report()
