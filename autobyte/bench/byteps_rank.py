@@ -21,17 +21,18 @@ from autobyte.scheduler.engines.byteps_store import ENVIRONMENT, own_shared_memo
 from autobyte.torch.profiling.emulate import EmulatedModel
 
 #: Of BytePS's own ways: credit in partitions, which is off by default. Its partition stays 4,096,000 bytes.
-CREDIT = {"byteps": "0", "scheduled": "4", "cross_barrier": "4"}
+CREDIT = {"byteps": "0", "scheduled": "4"}
 
 
 def main(text: str) -> None:
     """Train as a spec says; rank 0 prints the times of steps."""
     spec = json.loads(text)
-    own_shared_memory()  # before there are threads
-    begin()
     if spec["way"] == "autobyte":
+        begin()
         _by_autobyte(spec)
         return
+    own_shared_memory()  # before there are threads
+    begin()
     variables = {name: value for name, value in ENVIRONMENT.items() if name != "BYTEPS_PARTITION_BYTES"}
     with cluster("import byteps.server", variables | {"BYTEPS_SCHEDULING_CREDIT": CREDIT[spec["way"]]}):
         told(_times(spec, *_by_byteps(spec)))
@@ -53,12 +54,6 @@ def _by_byteps(spec: Spec) -> tuple[EmulatedModel, Callable[[], object]]:
     bps.init()
     model = _model(spec)
     named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-    if spec["way"] == "cross_barrier":
-        from byteps.torch.cross_barrier import CrossBarrier  # noqa: PLC0415
-
-        optimizer = CrossBarrier(model, _sgd(model), named, num_steps=spec["warmup"] + spec["steps"] + 2)
-        optimizer.step()  # the first is for parameters that are sent
-        return model, optimizer.step
     optimizer = bps.DistributedOptimizer(_sgd(model), named)
     return model, optimizer.step
 

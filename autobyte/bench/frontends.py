@@ -99,7 +99,6 @@ FRONT_ENDS = {
         {
             "byteps": FrontWay("BytePS's DistributedOptimizer", own=True, served=True),
             "scheduled": FrontWay("the same, credit of 4 partitions", own=True, served=True),
-            "cross_barrier": FrontWay("BytePS's CrossBarrier, credit of 4 partitions", own=True, served=True),
             "autobyte": FrontWay("AutoByte"),
         },
     ),

@@ -117,5 +117,5 @@ def test_gluon_over_mxnets_servers_and_with_autobyte() -> None:
 def test_byteps_own_scheduling_and_autobyte_over_its_servers() -> None:
     asked = ["bench", "--frontend", "byteps", "--engine", "byteps", *SMALL]
     outcome = json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)
-    assert [row["way"] for row in outcome["rows"]] == ["byteps", "scheduled", "cross_barrier", "autobyte"]
+    assert [row["way"] for row in outcome["rows"]] == ["byteps", "scheduled", "autobyte"]
     assert all(row["servers"] and row["over_bound"] > 0.98 for row in outcome["rows"])
