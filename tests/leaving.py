@@ -11,6 +11,7 @@ from datetime import timedelta
 from multiprocessing import synchronize
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -43,7 +44,10 @@ def main(chooses: str, source: str, end: str, file: str) -> None:
         optimizer.step()
         time.sleep(0.01)
     optimizer.close()
+    threads = ref(dist.group.WORLD)
     dist.destroy_process_group()
+    if threads() is not None:
+        raise RuntimeError("something keeps the default group, so its threads run on while the process ends")
 
 
 def leave(end: str) -> None:

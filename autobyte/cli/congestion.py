@@ -220,13 +220,14 @@ def bench(
     """Run congestion controls on one link, each alone: simulated, and measured.
 
     Measured packets travel over UDP through a relay in user space. kernel-cubic and kernel-bbr are the kernel's TCP
-    through such a relay; they need root. What cannot be measured is left out, with a note.
+    through such a relay, and need root. kernel-mocc is the kernel's TCP at the rate that MOCC tells it, by a BPF
+    program; it needs clang and bpftool, too. What cannot be measured is left out, with a note.
 
     autobyte congestion bench --rate 50Mbit --delay 25ms --loss 1% --json
     """
     from autobyte.cli.console import print_json, print_note, print_table, progress
     from autobyte.congestion.algos import make_control
-    from autobyte.congestion.datapath.beside import KERNEL, run_beside
+    from autobyte.congestion.datapath.beside import KERNEL, WISHED, run_beside
     from autobyte.congestion.datapath.measure import Overheard
     from autobyte.congestion.objectives import parse_objective
     from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, RateProfile, Route
@@ -240,7 +241,7 @@ def bench(
     route, length_s = Route(2 * parse_seconds(delay, what="delay")), parse_seconds(seconds, what="seconds")
     wished = [parse_objective(text) for text in objective] if objective else [SHOWN[0], SHOWN[2], SHOWN[3]]
     names, left_out = _asked_for(algorithms, simulated=simulated)
-    runs = [(name, wish) for name in names for wish in (wished if name == "mocc" else wished[:1])]
+    runs = [(name, wish) for name in names for wish in (wished if name in WISHED else wished[:1])]
     controls = [
         [Overheard(make_control(name, wish, seed=seed + run), length_s / 2, length_s) for run in range(seeds)]
         if name not in KERNEL
@@ -254,7 +255,7 @@ def bench(
                 share_link(link, [(route, one)], seconds=length_s, settled_s=length_s / 2, seed=seed + run)[0]
                 for run, one in enumerate(repeated)
             ]
-            row: dict[str, Any] = {"algorithm": name} | ({"objective": list(wish.weights)} if name == "mocc" else {})
+            row: dict[str, Any] = {"algorithm": name} | ({"objective": list(wish.weights)} if name in WISHED else {})
             if shares:
                 row |= means(shares) | {"p99_s": sum(one.quantile_s(0.99) for one in repeated) / seeds}
             if not simulated:
@@ -286,8 +287,7 @@ def bench(
 def _asked_for(algorithms: str, *, simulated: bool) -> tuple[list[str], dict[str, "AutoByteError"]]:
     """Names of what is to run, and what is left out because it cannot."""
     from autobyte.congestion.algos import ALGORITHMS
-    from autobyte.congestion.datapath.beside import KERNEL
-    from autobyte.congestion.datapath.tunnel import check_tunnel
+    from autobyte.congestion.datapath.beside import KERNEL, check_kernel
     from autobyte.errors import AutoByteError, InputError
 
     names = algorithms.split(",") if algorithms else [*ALGORITHMS, *([] if simulated else KERNEL)]
@@ -296,7 +296,7 @@ def _asked_for(algorithms: str, *, simulated: bool) -> tuple[list[str], dict[str
         raise InputError("the kernel's TCP is not simulated: leave it out of --algorithms, or --simulated")
     for name in kernels:
         try:
-            check_tunnel(KERNEL[name])
+            check_kernel(name)
         except AutoByteError as error:
             if algorithms:
                 raise

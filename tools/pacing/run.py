@@ -1,10 +1,13 @@
 """Training on parameter servers whose connections are paced, beside a neighbour that measures its latency.
 
-    python tools/pacing/run.py --real-time    # docs/data/congestion/pacing.json; 7 minutes, root
-    python tools/pacing/run.py --table        # the table again, from what was measured
+    python tools/pacing/run.py --real-time    # docs/data/congestion/pacing.json; 14 minutes, root
+    python tools/pacing/run.py --real-time --scenes changing    # only this one again
+    python tools/pacing/run.py --table        # the tables again, from what was measured
 
 Two emulated hosts, a worker and a server on each; compute is emulated by sleeping. The neighbour sends a small packet
 from one host to the other and back every 5 ms, over the same links. A step is the slower rank's.
+
+Links are steady; or another flow takes a quarter of them, each way; or their rate is halved for every other 3 s.
 """
 
 import argparse
@@ -32,6 +35,7 @@ from autobyte.bench.priority import undisturbed
 from autobyte.cli.console import progress
 from autobyte.config import Config
 from autobyte.testbed import Testbed
+from autobyte.testbed.flows import Flows, ring
 from autobyte.testbed.hosts import PAYLOAD
 from autobyte.testbed.load import OtherLoad
 
@@ -50,6 +54,10 @@ ARMS = {
     "MOCC ⟨0.4, 0.5, 0.1⟩": "mocc:0.4,0.5,0.1",
     "MOCC ⟨0.1, 0.8, 0.1⟩": "mocc:0.1,0.8,0.1",
 }
+STEADY, BACKGROUND, CHANGING = "steady", "background", "changing"
+SCENES = {STEADY: list(ARMS), BACKGROUND: list(ARMS)[:-1], CHANGING: list(ARMS)[:-1]}
+OTHERS_SHARE = 0.25  # of each link, which the other flow takes
+PHASE_S, LOW = 3.0, 0.5  # that a rate lasts, and the lower one's share
 PORT, EVERY_S, ALONE_S, LIMIT_S = 9000, 0.005, 8.0, 120.0
 
 
@@ -58,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument("--real-time", action="store_true", help="ranks get real-time priority")
+    parser.add_argument("--scenes", default=",".join(SCENES), help="what is measured again; the others' rows stay")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -65,7 +74,11 @@ def main() -> None:
         train(given.rank[0], Path(given.rank[1]))
         return
     if not given.table:
-        given.out.write_text(json.dumps(measure(real_time=given.real_time), indent=1) + "\n", encoding="utf-8")
+        scenes = given.scenes.split(",")
+        kept = json.loads(given.out.read_text(encoding="utf-8"))["rows"] if given.out.exists() else []
+        measured = measure(scenes, real_time=given.real_time)
+        measured["rows"] = [row for row in kept if row["scene"] not in scenes] + measured["rows"]
+        given.out.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(table(json.loads(given.out.read_text(encoding="utf-8"))) + "\n")
 
 
@@ -103,27 +116,27 @@ def train(pacing: str, out: Path) -> None:
     dist.destroy_process_group()
 
 
-def measure(*, real_time: bool) -> dict[str, Any]:
-    """Every arm, in turn, as often as asked for."""
+def measure(scenes: Sequence[str], *, real_time: bool) -> dict[str, Any]:
+    """Every arm of these scenes, in turn, `REPEATS` times."""
+    runs = [(scene, arm) for scene in scenes for _ in range(REPEATS) for arm in SCENES[scene]]
     rows: list[dict[str, Any]] = []
     with progress("paced training") as shown, undisturbed() if real_time else nullcontext(False) as raised:
-        for repeat in range(REPEATS):
-            for arm, pacing in ARMS.items():
-                with OtherLoad() as others:
-                    row = run(pacing)
-                rows.append({"arm": arm, **row, "other_cores": round(others.cores, 2)})
-                shown(len(rows), REPEATS * len(ARMS), f"{repeat}: {arm}")
+        for scene, arm in runs:
+            with OtherLoad() as others:
+                row = run(ARMS[arm], scene)
+            rows.append({"scene": scene, "arm": arm, **row, "other_cores": round(others.cores, 2)})
+            shown(len(rows), len(runs), f"{scene}: {arm}")
     facts = {"what": "emulated", "torch": torch.__version__, "real_time": raised, "rate": RATE}
     job = {"nbytes": 4 * LAYERS * (WIDTH + 1) * WIDTH, "compute_s": LAYERS * (FORWARD_S + BACKWARD_S)}
     return {**facts, **job, "rows": rows}
 
 
-def run(pacing: str | None) -> dict[str, Any]:
+def run(pacing: str | None, scene: str) -> dict[str, Any]:
     """One training, and its neighbour."""
     with TemporaryDirectory() as folder, Testbed(2, rate=RATE) as testbed:
         out = Path(folder) / "steps.json"
         before = sent_again(testbed)
-        with pings(testbed) as round_trips:
+        with happening(scene, testbed), pings(testbed) as round_trips:
             if pacing is None:
                 time.sleep(ALONE_S)
             else:
@@ -139,6 +152,34 @@ def run(pacing: str | None) -> dict[str, Any]:
             "pings": len(found),
             "sent_again": sent_again(testbed) - before,
         }
+
+
+@contextlib.contextmanager
+def happening(scene: str, testbed: Testbed) -> Iterator[None]:
+    """What goes on at the links meanwhile."""
+    if scene == BACKGROUND:
+        with Flows(testbed, ring(testbed), rate=OTHERS_SHARE * RATE):
+            yield
+        return
+    over = threading.Event()
+
+    def change() -> None:
+        low = False
+        while not over.wait(PHASE_S):
+            low = not low
+            rate = LOW * RATE if low else RATE
+            for host in range(testbed.hosts):
+                testbed.shape(host, up=rate, down=rate)
+
+    thread = threading.Thread(target=change)
+    if scene == CHANGING:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if scene == CHANGING:
+            thread.join()
 
 
 @contextlib.contextmanager
@@ -199,14 +240,22 @@ def sent_again(testbed: Testbed) -> int:
 
 
 def table(measured: dict[str, Any]) -> str:
-    """A row for each arm, as Markdown: the least and the greatest of its repeats; a repeat's step is the median."""
-    lines = [["connections", "step (ms)", "neighbour's p50 (ms)", "neighbour's p99 (ms)", "sent again"], ["---"] * 5]
-    for arm in ARMS:
-        rows = [row for row in measured["rows"] if row["arm"] == arm]
-        medians = [1e3 * statistics.median(row["steps_s"]) for row in rows if row["steps_s"]]
+    """A row for each arm of each scene, as Markdown: the least and the greatest of its repeats.
+
+    A repeat's step is the median of its steps; where rates change, their mean.
+    """
+    lines = [["links", "connections", "step (ms)", "neighbour's p50 (ms)", "neighbour's p99 (ms)", "sent again"]]
+    lines.append(["---"] * len(lines[0]))
+    for scene, arm in [(one, arm) for one, arms in SCENES.items() for arm in arms]:
+        rows = [row for row in measured["rows"] if (row["scene"], row["arm"]) == (scene, arm)]
+        if not rows:
+            continue
+        middle = statistics.fmean if scene == CHANGING else statistics.median
+        steps = [1e3 * middle(row["steps_s"]) for row in rows if row["steps_s"]]
         lines.append([
+            scene,
             arm,
-            _range(medians, ".0f") if medians else "–",
+            _range(steps, ".0f") if steps else "–",
             _range([1e3 * row["neighbour_p50_s"] for row in rows], ".1f"),
             _range([1e3 * row["neighbour_p99_s"] for row in rows], ".1f"),
             _range([row["sent_again"] for row in rows], ".0f"),

@@ -1,19 +1,26 @@
 """What a congestion control gets over the relay, to stand beside what it gets of the simulated link."""
 
+import socket
 import statistics
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
 from autobyte.congestion.algos import make_control
+from autobyte.congestion.datapath.kernel import NAME, paced_kernel
 from autobyte.congestion.datapath.measure import Measured, run_kernel, run_over_relay
 from autobyte.congestion.datapath.relay import Hop
+from autobyte.congestion.datapath.tcp import TcpPacing
+from autobyte.congestion.datapath.tunnel import check_tunnel
+from autobyte.congestion.link import Congestion
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.paths import PACKET_BYTES, Bottleneck, Route
 from autobyte.errors import AutoByteError
 from autobyte.testbed.load import OtherLoad
 
-KERNEL = {"kernel-cubic": "cubic", "kernel-bbr": "bbr"}  # TCP of the kernel, which simulates nothing
+KERNEL = {"kernel-cubic": "cubic", "kernel-bbr": "bbr", "kernel-mocc": NAME}  # TCP of the kernel; none is simulated
+WISHED = ("mocc", "kernel-mocc")  # these hear of an objective
 LATE = 0.02  # of a round trip without a queue: a relay that is later is another link
 MISSED = 0.001  # of the packets: a relay that more than these do not come to is another link, too
 TRIES = 3  # of a run whose relay is late or misses packets
@@ -45,6 +52,26 @@ def run_beside(
     return _means(runs) | {"others_cores": others.cores}
 
 
+def check_kernel(name: str) -> None:
+    """Make sure that one of `KERNEL` can run here.
+
+    Raises:
+        AutoByteError: it cannot.
+    """
+    with paced_kernel() if name == "kernel-mocc" else nullcontext():
+        check_tunnel(KERNEL[name])
+
+
+def _run_told(hop: Hop, control: Congestion, seconds: float) -> Measured:
+    """The kernel's TCP at the rate that a control tells it."""
+    with paced_kernel() as rates:
+
+        def paced(sock: socket.socket) -> TcpPacing:
+            return TcpPacing(sock, control, now_s=0.0, pace=rates.set_pace)
+
+        return run_kernel(hop, NAME, seconds=seconds, settled_s=seconds / 2, paced=paced)
+
+
 def _run(bottleneck: Bottleneck, route: Route, name: str, wish: Objective, *, seconds: float, seed: int) -> Measured:
     """One run; again if the relay was late or missed packets."""
     hop = Hop(
@@ -56,7 +83,9 @@ def _run(bottleneck: Bottleneck, route: Route, name: str, wish: Objective, *, se
         seed=seed,
     )
     for _ in range(TRIES):
-        if name in KERNEL:
+        if name == "kernel-mocc":
+            run = _run_told(hop, make_control("mocc", wish, seed=seed), seconds)
+        elif name in KERNEL:
             run = run_kernel(hop, KERNEL[name], seconds=seconds, settled_s=seconds / 2)
         else:
             run = run_over_relay(hop, make_control(name, wish, seed=seed), seconds=seconds, settled_s=seconds / 2)

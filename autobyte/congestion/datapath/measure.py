@@ -7,11 +7,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from autobyte.congestion.datapath.relay import Hop, RelayCounts, relaying, urgent
-from autobyte.congestion.datapath.tcp import TcpCounts
+from autobyte.congestion.datapath.tcp import TcpCounts, TcpPacing
 from autobyte.congestion.datapath.transfer import BUFFER, Sent, receive, send
 from autobyte.congestion.datapath.tunnel import ADDRESSES, Tunnel, tunnel
 from autobyte.congestion.datapath.wire import CHUNK
@@ -162,7 +162,14 @@ def run_over_tunnel(hop: Hop, control: Congestion, *, seconds: float, settled_s:
     return _measured(hop, heard, sent, receiver_cpu_s, hosts.carried)
 
 
-def run_kernel(hop: Hop, algorithm: str, *, seconds: float, settled_s: float) -> Measured:
+def run_kernel(
+    hop: Hop,
+    algorithm: str,
+    *,
+    seconds: float,
+    settled_s: float,
+    paced: Callable[[socket.socket], TcpPacing] | None = None,
+) -> Measured:
     """Send over the kernel's TCP between two network namespaces, through a relay, for some seconds.
 
     Round trips are the kernel's smoothed ones, a look every 10 ms; the loss is what it sent again.
@@ -172,6 +179,7 @@ def run_kernel(hop: Hop, algorithm: str, *, seconds: float, settled_s: float) ->
         algorithm: of the kernel, such as cubic.
         seconds: in all.
         settled_s: of them, before those that count.
+        paced: makes what paces the connection, whose time begins at 0; default: nothing does.
 
     Raises:
         AutoByteError: the kernel has no such algorithm, the connection breaks, or this machine is too busy.
@@ -184,6 +192,7 @@ def run_kernel(hop: Hop, algorithm: str, *, seconds: float, settled_s: float) ->
             zeros, sink = memoryview(bytes(TCP_CHUNK)), bytearray(TCP_CHUNK)
             looks: list[float] = []
             before: TcpCounts | None = None
+            pacing = paced(sender) if paced is not None else None
             next_s = now_s = 0.0
             while now_s < seconds:
                 if now_s >= settled_s and before is None:
@@ -191,6 +200,8 @@ def run_kernel(hop: Hop, algorithm: str, *, seconds: float, settled_s: float) ->
                 if now_s >= next_s:
                     looks += [TcpCounts.of(sender).round_trip_s] * (before is not None)
                     next_s = now_s + SAMPLE_S
+                if pacing is not None:
+                    pacing.step(now_s)
                 if not (_moves(sender, zeros) + _moves(receiver, sink)):
                     time.sleep(0.001)
                 now_s = time.monotonic() - origin_s

@@ -7,6 +7,7 @@ under any pace. Any user may make both calls. Linux paces by itself since 4.13, 
 import math
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -73,6 +74,9 @@ def set_pace(sock: socket.socket, bytes_per_s: float) -> None:
     sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=I", pace))
 
 
+Pace = Callable[[socket.socket, float], None]
+
+
 class TcpPacing:
     """Lets a control that decides by intervals pace a connection; call `step` at the times that it returns.
 
@@ -87,10 +91,11 @@ class TcpPacing:
         sock: a connected TCP socket.
         control: MOCC or Aurora; the others need every packet.
         now_s: by the clock whose times `step` is given.
+        pace: sets the rate of payload (bytes/s); default: SO_MAX_PACING_RATE.
     """
 
-    def __init__(self, sock: socket.socket, control: Congestion, *, now_s: float) -> None:
-        self._sock, self._control = sock, control
+    def __init__(self, sock: socket.socket, control: Congestion, *, now_s: float, pace: Pace = set_pace) -> None:
+        self._sock, self._control, self._pace = sock, control, pace
         self._before, self._began_s = TcpCounts.of(sock), now_s
         self._round_trip_s = math.nan  # at the end of the last interval
         self._was_busy = False  # in the last interval
@@ -142,4 +147,4 @@ class TcpPacing:
         return coarse(over, grain_s=GRAIN_S)
 
     def _apply(self) -> None:
-        set_pace(self._sock, self.bytes_per_s)
+        self._pace(self._sock, self.bytes_per_s)

@@ -1,11 +1,10 @@
 """The kernel's TCP on this host: its counts are read, and it keeps to the pace that it is given."""
 
 import socket
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
+from tcp_ends import connected, drain, sent_in
 
 from autobyte.congestion.datapath.tcp import TcpCounts, TcpPacing, set_pace
 from autobyte.congestion.paths import Interval
@@ -15,34 +14,8 @@ from autobyte.errors import AutoByteError
 @pytest.fixture
 def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Two ends; what the first one sends is read until it closes."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        sender = socket.create_connection(listener.getsockname())
-        receiver, _ = listener.accept()
-    with sender, receiver:
-        yield sender, receiver
-
-
-def drain(receiver: socket.socket) -> threading.Thread:
-    def read() -> None:
-        while receiver.recv(1 << 20):
-            pass
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    return thread
-
-
-def sent_in(sender: socket.socket, seconds: float, step=lambda now_s: None) -> int:
-    """Bytes acknowledged while as much is sent as goes."""
-    sender.settimeout(0.01)
-    before, begun_s = TcpCounts.of(sender).acked_bytes, time.monotonic()
-    while (now_s := time.monotonic() - begun_s) < seconds:
-        step(now_s)
-        try:
-            sender.send(bytes(1 << 16))
-        except TimeoutError:
-            continue
-    return TcpCounts.of(sender).acked_bytes - before
+    with connected() as ends:
+        yield ends
 
 
 def test_the_kernel_keeps_to_a_pace_without_the_discipline_fq(connection) -> None:
