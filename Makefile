@@ -26,6 +26,8 @@
 # make shaped  the measurements on shaped links in docs/benchmarks.md and docs/tuners.md: root, an idle machine, about three
 #              hours. Remove a file of docs/data to measure it again.
 # make record  what the tests compare with: look at the diff before you commit it
+# make never-slower  `auto` beside DDP at its best bucket, in turn, on the cells of make shaped: root, an idle machine, about
+#              two hours. Begins with 2 Gbit/s, and continues where it was stopped.
 # make versions  the loops' tests with the oldest releases of Accelerate, transformers and Lightning that are supported
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
 # make keras   Keras on TensorFlow on shaped links, beside TensorFlow's own ways: root, an idle machine, 10 minutes
@@ -80,7 +82,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped loops keras mxnet-links byteps-links versions gpu mxnet byteps clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped never-slower loops keras mxnet-links byteps-links versions gpu mxnet byteps clean
 
 setup: .venv/setup
 
@@ -205,6 +207,9 @@ shaped: .venv/test
 	done
 	$(BIN)/python tools/live_tuners.py
 	$(BIN)/python tools/shaped_tables.py
+
+never-slower: .venv/test
+	$(BIN)/python tools/never_slower.py
 
 loops: .venv/test
 	$(BIN)/python tests/benchmarks/loops.py

@@ -6,6 +6,7 @@ python tools/shaped_tables.py
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from judge_tables import fill, markdown
@@ -24,6 +25,7 @@ SCHEDULERS = {
     "autobyte-tuned": "AutoByte, tuned by the twin",
     "autobyte-auto": "AutoByte, `auto`",
 }
+ENOUGH = 1.005  # of DDP's step; `auto` is never to take longer
 COUNTS = 0.05  # the gap between DDP at its best and the bound from which a share of it says something
 
 Row = dict[str, Any]
@@ -151,6 +153,38 @@ def auto() -> str:
     return markdown(["model", "bound", "step", "step / bound", "speed over DDP at its best"], body) + _noted("auto")
 
 
+def never() -> str:
+    """`auto`, once it has decided, beside DDP at its best bucket in the same launches: medians, and their range."""
+    outcomes = kept("never")
+    if not outcomes:
+        return "Not measured yet."
+    body, slower = [], []
+    for outcome in outcomes:
+        cell, launches = outcome["cell"], outcome["launches"]
+        ddp_s, auto_s = ([median(each[key]) for each in launches] for key in ("ddp_s", "steps_s"))
+        ratios = [auto / ddp for auto, ddp in zip(auto_s, ddp_s, strict=True)]
+        gbit = f"{cell['rate'] * 8e-9 * cell['dilation']:g} Gbit/s{', dilated' if cell['dilation'] != 1 else ''}"
+        latest = launches[-1]
+        chosen = "DDP's buckets" if latest["reduced"] else _chosen("auto", latest["config"])
+        over = f"{median(ratios):.4f} ({min(ratios):.4f} … {max(ratios):.4f})"
+        best = f"{latest['bucket_mib']} MiB"
+        body.append([NAMES[cell["model"]], gbit, best, _ms(median(ddp_s)), chosen, _ms(median(auto_s)), over])
+        body[-1].append(str(len(launches)))
+        if median(ratios) > ENOUGH:
+            within = ", the fastest launch is not" if min(ratios) <= ENOUGH else ""
+            slower.append(f"{NAMES[cell['model']]} at {gbit}{within}")
+    heads = ["model", "link", "DDP's best bucket", "its step", "`auto` chose", "its step", "`auto` / DDP", "launches"]
+    said = f"\nMore than {100 * (ENOUGH - 1):.1f} % slower than DDP at its best: {'; '.join(slower) or 'none'}."
+    return markdown(heads, body) + said + _busy(outcomes)
+
+
+def _busy(outcomes: list[dict[str, Any]]) -> str:
+    """How busy other work kept the machine at most, and how many links did not hold their rate."""
+    launches = [launch for outcome in outcomes for launch in outcome["launches"]]
+    cores, unsound = (max(launch[key] for launch in launches) for key in ("other_cores", "unsound_links"))
+    return f" At most, others used {cores:.1f} cores, and {unsound} of 8 links did not hold their rate."
+
+
 def configs() -> str:
     """What every policy was tuned to."""
     models = [(model, {row["scheduler"]: row for row in rows}) for model, _, rows in cells("policies")]
@@ -181,6 +215,7 @@ def tables_by_page() -> dict[Path, dict[str, str]]:
         "configs": configs(),
         "reach": reach(),
         "auto": auto(),
+        "never": never(),
     }
     return {ROOT / "docs" / "benchmarks.md": benchmarks, ROOT / "README.md": {"speed": speed()}}
 

@@ -10,9 +10,10 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -66,7 +67,10 @@ def measure(
     device: torch.device,
     clip: float | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Measure one scheduler; a run of several configs gives a row for each, one with `watch` all of its steps."""
+    """Measure one scheduler; a run of several configs gives a row for each, one with `watch` all of its steps.
+
+    One with `beside`, bucket sizes, is measured in turn with DDP at the best of them, so both see the same links.
+    """
     if run["scheduler"] in ("ddp", "none"):
         alone = _ddp(model, run, device, clip) if run["scheduler"] == "ddp" else _plain(model, device)
         yield run | timed(alone, warmup=WARMUP, steps=steps)
@@ -80,7 +84,7 @@ def measure(
         tuner=run.get("tuner"),
         space=Space(**run["space"]) if "space" in run else None,
         budget=run.get("windows"),
-        keep=None,
+        keep=run.get("keep"),
         engine=run["engine"],
         wire_dtype=run.get("wire_dtype"),
     )
@@ -88,6 +92,9 @@ def measure(
     try:
         if run.get("watch"):
             yield run | _watched(step, optimizer, run["watch"], pace, settle=not run.get("tuner"))
+        elif run.get("beside"):
+            ddps = {mib: _ddp(model, run | {"bucket_mib": mib}, device, clip) for mib in run["beside"]}
+            yield run | _in_turn(step, optimizer, ddps, turns=run["turns"], steps=steps)
         elif run.get("tuner"):
             yield run | _tuned(step, optimizer, run["windows"], steps)
         else:
@@ -189,6 +196,56 @@ def _watched(
             took.append(time.perf_counter() - began)
         watched.append({"config": config, "steps_s": took})
     return {"config": _config(optimizer), "watched": watched, "steps_s": watched[-1]["steps_s"], "cpu_s": 0.0}
+
+
+def _in_turn(
+    step: Step, optimizer: ab.DistributedOptimizer, ddps: Mapping[int, Step], *, turns: int, steps: int
+) -> dict[str, Any]:
+    """Let `auto` decide, and measure it in turn with DDP at its best bucket: both see the same links.
+
+    Args:
+        step: of `auto`.
+        ddps: steps of DDP, by size of buckets (MiB).
+        turns: of either; now the one is first, now the other.
+        steps: measured, of every turn.
+    """
+    buckets_s: dict[int, float] = {}
+    if len(ddps) > 1:  # medians are of all ranks, so all choose the same
+        buckets_s = {mib: median(timed(ddp, warmup=WARMUP, steps=steps)["steps_s"]) for mib, ddp in ddps.items()}
+    best = min(ddps, key=lambda mib: buckets_s.get(mib, 0.0))
+    decided_after = _decide(step, optimizer)
+    told: dict[str, list[dict[str, Any]]] = {"ddp": [], "auto": []}
+    for turn in range(turns):
+        for who in ("ddp", "auto") if turn % 2 else ("auto", "ddp"):
+            told[who].append(timed(ddps[best] if who == "ddp" else step, warmup=AFTER_SWITCH, steps=steps))
+    assert optimizer.training is not None
+    auto_s, ddp_s = ([seconds for turn in told[who] for seconds in turn["steps_s"]] for who in ("auto", "ddp"))
+    return {
+        "config": _config(optimizer),
+        "reduced": optimizer.training.exchange.reduction is not None,
+        "decided_after": decided_after,
+        "bucket_mib": best,
+        "buckets_s": buckets_s,
+        "steps_s": auto_s,
+        "ddp_s": ddp_s,
+        "cpu_s": median(turn["cpu_s"] for turn in told["auto"]),
+        "ddp_cpu_s": median(turn["cpu_s"] for turn in told["ddp"]),
+    }
+
+
+def _decide(step: Step, optimizer: ab.DistributedOptimizer) -> int:
+    """Train until `auto` has chosen, and its choice is in force; how many steps that took."""
+    decided, taken = _flag(), 0
+    while not decided:
+        for _ in range(WINDOW):
+            step()
+        taken += WINDOW
+        report = optimizer.report()
+        decided[0] = report is not None and report.state == "settled"
+        dist.broadcast(decided, 0)
+    for _ in range(2 * WINDOW):  # its last decision may still be thought about
+        step()
+    return taken
 
 
 def _write(pace: Path, steps: int) -> None:

@@ -134,11 +134,10 @@ class On:
         self._times: LayerTimes | None = None  # once layers are known
         if self._hooked:
             see_hooks()  # the user may have compiled the model, and passed the module inside
+            self._watch = [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
+            self._watch.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
         else:
             self._warn_untuned()
-        if self._hooked:
-            self._watch = [m.register_forward_pre_hook(Hook(self._called)) for m in model.modules()]
-            self._marks.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
         for module in model.modules():  # before a module's state is read or written, updates must be taken
             self._handles += [
                 module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
@@ -534,6 +533,7 @@ class On:
             )
             self._listeners.tune(self._online)
         else:
+            self._marks.append(self._model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
             self._untuned = "ranks call their layers in different orders: nothing is planned or tuned"
             log.warning("%s", self._untuned)
 
@@ -547,7 +547,7 @@ class On:
         """Set the hooks that time layers, beside those that are there anyway."""
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
         self._listeners.measure(times, places)
-        marks: list[RemovableHandle] = []
+        marks = [self._model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True)]
         if not self._cross:
             for index, layer in enumerate(layers):
                 marks.append(layer.module.register_forward_pre_hook(Hook(partial(_mark, times, index))))

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> None:
 def compile_once() -> None:
     """Have numba compile what tuners simulate with, before processes are forked: each would do it again."""
     job = make_job(3000, 3000, 3000, cluster=Cluster(3))
-    Audition().choose(job, SMALL, None)
+    Audition().choose(lambda: job, SMALL, None)
     world = World(job)
     space = replace(POLICIES[SMALL.policy]().space(job), default=SMALL)
     tuner = make_tuner("twin", space, job=job, seed=0, budget=4)

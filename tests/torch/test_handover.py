@@ -93,6 +93,7 @@ def _hooks(rank: int) -> None:
     assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
     assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.children())
     assert len(model._forward_hooks) == 1
+    assert not model._forward_pre_hooks
     optimizer.close()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     if rank == 0:  # alone: nothing waits for another rank

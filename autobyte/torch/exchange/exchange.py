@@ -183,7 +183,7 @@ class Exchange:
             self._begin(joined=joined)
         self._send()
         self.check_untouched(ahead=ahead)
-        had = self._send_rest() if self.reduction is None else self._reduce_rest(self.reduction)
+        had: Sequence[int] = self._send_rest() if self.reduction is None else self._reduce_rest(self.reduction)
         self._tallies.check()
         left_out = given_up or not (progress.taken or joined)
         announces, note = self._listener.announces(), None if given_up else self._listener.loaded()
@@ -212,9 +212,9 @@ class Exchange:
                 self._travel([(place, gradient, gradient._version)])
         return had
 
-    def _reduce_rest(self, reduction: Reduction) -> list[bool]:
+    def _reduce_rest(self, reduction: Reduction) -> Sequence[int]:
         """Let the reducer have what is left; which gradients this rank had."""
-        had = [True] * len(self._index)
+        had = bytearray(b"\x01") * len(self._index)
         self._missing = reduction.complete()
         self._session.check()
         for name in self._missing:

@@ -17,7 +17,7 @@ class StepFlags:
     """One rank's flags of one step.
 
     Args:
-        had: for every gradient, in the plan's order, whether this rank had one.
+        had: for every gradient, in the plan's order, 1 if this rank had one, else 0.
         left_out: the step before was not followed by an update, or this one will not be.
         joined: this rank has no inputs left.
         announces: this rank has something to say to all.
@@ -25,7 +25,7 @@ class StepFlags:
         clips: what this rank clips the gradients of the step to, and p of their norm; None if it does not clip.
     """
 
-    had: Sequence[bool]
+    had: Sequence[int]
     left_out: bool
     joined: bool
     announces: bool
@@ -35,7 +35,8 @@ class StepFlags:
     def pack(self) -> Tensor:
         """The flags as numbers that can be added up over ranks, shape [gradients + 9], int32."""
         clips = self.clips is not None
-        flags = bytes([*self.had, self.left_out, self.joined, self.announces, self.loaded, clips, *self._norm])
+        behind = bytes([self.left_out, self.joined, self.announces, self.loaded, clips, *self._norm])
+        flags = bytes(self.had) + behind
         return torch.frombuffer(bytearray(flags), dtype=torch.uint8).int()  # a list is read element by element
 
     @property

@@ -41,6 +41,7 @@ class Tallies:
         self._latest: tuple[Tally, StepFlags] | None = None  # with this rank's own flags
         self._untaken: deque[tuple[Tally, StepFlags]] = deque()  # of steps that perhaps not all ranks took
         self._unheard: deque[tuple[Tally, Tensor | None]] = deque()  # of steps that nobody has looked at, and notes
+        self._read: tuple[Tally, StepCounts] | None = None  # that were looked at last
 
     @property
     def latest(self) -> StepCounts | None:
@@ -131,6 +132,7 @@ class Tallies:
     def clear(self) -> None:
         """Let go of all counts: they keep the backend that counted, and with it threads and sockets."""
         self.start_over()
+        self._read = None
         self._unheard.clear()
 
     @property
@@ -138,11 +140,15 @@ class Tallies:
         return self._session.progress.steps
 
     def _counts(self, tally: Tally) -> StepCounts:
+        if self._read is not None and self._read[0] is tally:
+            return self._read[1]
         try:
-            return StepCounts(tally.wait())
+            counts = StepCounts(tally.wait())
         except CommunicationError as error:
             self._session.check()  # what has failed before is why
             located = self._session.located(error)
             self._session.fail(located, names_silent=True)
             self._session.check()  # another thread may have been faster
             raise located from error
+        self._read = tally, counts
+        return counts

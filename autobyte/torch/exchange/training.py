@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import logging
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -185,8 +186,8 @@ class Training:
         self.job = Job(shape, cluster, accumulation=accumulation, wire_dtype=WIRE[wire_dtype] if wire_dtype else None)
         self._order: list[int] | None = None
         plan = self._plan(self.job, self.config, None)
-        self._members = members = {p for group_ in optimizer.param_groups for p in group_["params"]}
-        self._known = _ids(optimizer)  # when groups were last found to have these alone
+        self._known = [p for group_ in optimizer.param_groups for p in group_["params"]]  # as groups were seen last
+        self._members = members = set(self._known)
         scale = 1 / self.size if average else None
         connect_way = partial(way_of, self, parameters, timeout, scale=scale, failed=self._on_failed_copy)
         self._ways = Ways(self.ways, connect_way, tensors=lambda: self.session.plan.job.gradients.names)
@@ -236,15 +237,16 @@ class Training:
         Raises:
             InputError: there are some; their gradients do not travel.
         """
-        if (ids := _ids(optimizer)) == self._known:  # to hash a parameter takes several times as long
+        now = [parameter for group in optimizer.param_groups for parameter in group["params"]]  # hashing takes longer
+        if len(now) == len(self._known) and all(map(operator.is_, now, self._known)):
             return
-        added = sum(p not in self._members for group in optimizer.param_groups for p in group["params"])
+        added = sum(parameter not in self._members for parameter in now)
         if added:
             raise InputError(
                 f"{added} parameters were added to the optimizer after it was wrapped, and their gradients do not "
                 "travel: close() this wrapper, and wrap the optimizer again"
             )
-        self._known = ids
+        self._known = now
 
     @property
     def reducible(self) -> bool:
@@ -480,11 +482,6 @@ class Training:
         laid = "; ".join(f"{name} {tuple(p.shape)} {p.dtype} stride {p.stride()}" for name, p in parameters.items())
         self._agree("a model", laid)  # gradients travel in the order of memory
         return parameters
-
-
-def _ids(optimizer: Optimizer) -> list[list[int]]:
-    """Which parameters every group has."""
-    return [list(map(id, group["params"])) for group in optimizer.param_groups]
 
 
 def _check_options(engine: str, *, wire_dtype: str | None, accumulation: int, order: str) -> None:

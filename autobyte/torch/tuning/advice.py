@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Floats, Job
 from autobyte.torch.model.planning import MeasuredPlan, NamedLayer, planned_order, priced, timed
-from autobyte.torch.tuning.audition import Audition
+from autobyte.torch.tuning.audition import CLOSE, Audition
 from autobyte.torch.tuning.callback import State
 from autobyte.torch.tuning.costs import NOMINAL_S, BlockCosts
 from autobyte.torch.tuning.kept import Trial
@@ -30,6 +31,7 @@ log = logging.getLogger("autobyte")
 
 DRIFT = 0.1  # relative change of times or rates that calls for a new plan
 NOTICE = 2  # steps from the announcement that a window ends until all ranks have seen it
+SLOW = 3  # steps behind the warm-up that tell that a config is too slow, if all of them do
 PARTING_S = 2.0  # how long the end of training waits for a thought
 
 
@@ -231,8 +233,8 @@ class Adviser:
         self._thread.start()
 
     def enough(self, steps: Sequence[float]) -> bool:
-        """Whether a window may end: its tuner wants a short one, or it is hopeless."""
-        return self._brief(steps) or self.hopeless(steps)
+        """Whether a window may end: its tuner wants a short one, or it is hopeless, or clearly too slow to win."""
+        return self._brief(steps) or self.hopeless(steps) or self._loses(steps)
 
     def _brief(self, steps: Sequence[float]) -> bool:
         if self.tuning is None or self._thinks or self.answer is not None:  # that is about the window before
@@ -251,6 +253,20 @@ class Adviser:
             return False
         best = min((trial.step_s for trial in self.trials.values()), default=np.inf)
         return max(steps, default=0.0) > 3 * best or min(steps[WARMUP:], default=0.0) > 1.5 * best
+
+    def _loses(self, steps: Sequence[float]) -> bool:
+        """Whether a config that is heard for the first time in an audition will not be heard again.
+
+        That is so if its steps are further behind the fastest than those that are close. Three tell, if none of them
+        is nearer: a trial that is clearly slower costs seven steps, and not ten.
+        """
+        audition = None if self._search is None else self._search.audition
+        if audition is None or self._thinks or not WARMUP + SLOW <= len(steps) < WINDOW - 1:
+            return False
+        heard = audition.trials
+        if not heard or self._training.config in heard:
+            return False
+        return min(steps[WARMUP:]) > CLOSE * min(trial.step_s for trial in heard.values())
 
     def take(self) -> Advice | None:
         """The answer, once."""
@@ -413,16 +429,16 @@ class Adviser:
         """The config that runs next in an audition of policies."""
         step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
         self._begun = True
-        job, ended, begun = self.measured_job(window), audition.over, audition.left is not None
-        usual_s = audition.usual_s
-        chosen = audition.choose(job, window.config, step_s, fresh=not window.reduced)
+        ended, begun = audition.over, audition.left is not None
+        usual_s, measured = audition.usual_s, partial(self.measured_job, window)
+        chosen = audition.choose(measured, window.config, step_s, fresh=not window.reduced)
         if not begun:
             log.info(
                 "search begun: %d configs are measured, one window of ten steps each; DDP's best buckets are one of "
                 "them%s", 1 + (audition.left or 0), search.elsewhere,
             )  # fmt: skip
         if audition.over and not ended:
-            search.finish(job, chosen, audition.trials)
+            search.finish(measured(), chosen, audition.trials)
         elif ended and not audition.over:
             assert usual_s is not None and step_s is not None, "a winner is compared with what it was"
             log.info(

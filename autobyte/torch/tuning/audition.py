@@ -1,7 +1,7 @@
 """`policy="auto"`: what simulation finds fastest is measured beside DDP's best bucket; the fastest stays."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
@@ -63,11 +63,11 @@ class Audition:
         """Hear nobody: an earlier audition chose this one, whose step took so long then (s)."""
         self._left, self._seen, self._final = [], {config: [step_s]}, True
 
-    def choose(self, job: Job, config: Config, step_s: float | None, *, fresh: bool = True) -> Config:
+    def choose(self, job: Callable[[], Job], config: Config, step_s: float | None, *, fresh: bool = True) -> Config:
         """What runs next; a round begins with a window that is fresh.
 
         Args:
-            job: as the latest window showed it.
+            job: makes it, as the latest window showed it; that takes its time, and it is seldom asked for.
             config: in force in that window.
             step_s: its median step (s); None if it was no measurement.
             fresh: whether the job is as that window showed it, and not as an earlier one did.
@@ -78,12 +78,12 @@ class Audition:
         if self._left is None:
             if not fresh:
                 return config
-            self._left = self._candidates(job, config.engine)
+            self._left = self._candidates(job(), config.engine)
             self._unheard = [engine for engine in self._engines if engine != config.engine]
         elif step_s is not None and self._hearing:
             self._seen.setdefault(config, []).append(step_s)
             if self._opens:
-                self._left = self._candidates(job, config.engine)
+                self._left = self._candidates(job(), config.engine)
         ranked = sorted(self._seen, key=self._mean_s)
         self._opens = not self._left and bool(self._unheard)
         if self._opens:

@@ -19,7 +19,7 @@ from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import MeasuredPlan, begin_with, unmeasured
 from autobyte.torch.tuning import advice
 from autobyte.torch.tuning.advice import NOTICE, Advice, Adviser, Window
-from autobyte.torch.tuning.audition import HOLD
+from autobyte.torch.tuning.audition import CLOSE, HOLD
 from autobyte.torch.tuning.kept import Kept, Trial
 from autobyte.torch.tuning.report import report_on
 from autobyte.torch.tuning.search import Search
@@ -178,6 +178,23 @@ def test_a_config_that_stays_is_never_given_up(adviser: Adviser) -> None:
     assert adviser.hopeless([9.0] * WARMUP)
     heard(adviser, window())
     assert not adviser.hopeless([9.0] * WARMUP)
+
+
+def test_a_trial_of_an_audition_ends_when_three_steps_are_clearly_slower() -> None:
+    training, layers = make_training()
+    search = Search(training, tuner=None, space=None, budget=None, seed=0, keep=None)
+    adviser = Adviser(training, layers, search)
+    slow, close = 0.02 * CLOSE + 1e-6, 0.02 * CLOSE - 1e-6
+    assert search.audition is not None
+    search.audition.settle(CONFIG, 0.02)  # what was heard so far
+    assert not adviser.enough([0.02, 0.02, slow, slow, slow])  # it has been heard before
+    training.config = OTHER
+    assert not adviser.enough([0.02, 0.02, slow, slow])
+    assert adviser.enough([0.02, 0.02, slow, slow, slow])
+    assert not adviser.enough([0.02, 0.02, slow, close, slow, slow])
+    assert not adviser.enough([0.02, 0.02, *[slow] * (WINDOW - 1 - WARMUP)])  # it ends anyway
+    adviser._search = None
+    assert not adviser.enough([0.02, 0.02, slow, slow, slow])
 
 
 def test_links_that_drift_after_a_switch_bring_a_new_plan(adviser: Adviser) -> None:

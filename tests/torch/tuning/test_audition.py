@@ -1,6 +1,7 @@
 """Auto: candidates are measured, the close ones again, the fastest stays; a change calls for another round."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def truly_s(config: Config) -> float:
 def hold(audition: Audition, job: Job, config: Config, windows: int, factor: float = 1.0) -> list[Config]:
     heard = []
     for _ in range(windows):
-        config = audition.choose(job, config, factor * truly_s(config))
+        config = audition.choose(lambda: job, config, factor * truly_s(config))
         heard.append(config)
     return heard
 
@@ -34,7 +35,7 @@ def test_candidates_are_heard_once_those_that_are_close_again_and_the_fastest_st
     assert len(set(wanted)) == len(wanted)
     close = [config for config in wanted if truly_s(config) == 0.9][:FINALISTS]
     assert len(close) > 1
-    first = audition.choose(job, Config(1, 1), None)
+    first = audition.choose(lambda: job, Config(1, 1), None)
     heard = [first, *hold(audition, job, first, len(wanted) + AGAIN * len(close) + 2)]
     assert heard[: len(wanted)] == wanted
     assert heard[len(wanted) : -3] == AGAIN * close
@@ -44,12 +45,12 @@ def test_candidates_are_heard_once_those_that_are_close_again_and_the_fastest_st
 def test_one_lucky_window_does_not_decide() -> None:
     job, audition = make_job(500_000, 2_000_000, 4_000_000), Audition()
     wanted = shortlist(job)
-    config = audition.choose(job, Config(1, 1), None)
+    config = audition.choose(lambda: job, Config(1, 1), None)
     lucky, steady = [config for config in wanted if truly_s(config) == 0.9][:2]
     windows = {lucky: [0.85, 0.95, 0.95], steady: [0.88, 0.88, 0.88]}
     for _ in range(len(wanted) + AGAIN * len(windows)):
         last = windows[config].pop(0) if windows.get(config) else 1.2
-        config = audition.choose(job, config, last)
+        config = audition.choose(lambda: job, config, last)
     assert config == steady
 
 
@@ -58,9 +59,10 @@ def test_on_each_engine_candidates_are_heard_that_fit_it_and_the_fastest_of_all_
     job = make_job(500_000, 2_000_000, 4_000_000)
     dear = priced(job, bytes_per_s=1e9, per_block_s=5e-3)
     audition, config, step_s, heard = Audition(["", "host"]), Config(1, 1), None, []
+    by_engine = {"": job, "host": dear}.__getitem__
     assert shortlist(job) != shortlist(dear)
     while not audition.over:
-        config = audition.choose(dear if config.engine else job, config, step_s)
+        config = audition.choose(partial(by_engine, config.engine), config, step_s)
         step_s = truly_s(config) * (0.95 if config.engine else 1.0)
         heard.append(config)
     first, there = shortlist(job), [replace(each, engine="host") for each in shortlist(dear)]
@@ -75,7 +77,7 @@ def test_on_each_engine_candidates_are_heard_that_fit_it_and_the_fastest_of_all_
 def settled(job: Job) -> tuple[Audition, Config]:
     """An audition that is over, and the winner."""
     audition = Audition()
-    first = audition.choose(job, Config(1, 1), None)
+    first = audition.choose(lambda: job, Config(1, 1), None)
     return audition, hold(audition, job, first, len(shortlist(job)) + AGAIN * FINALISTS)[-1]
 
 
@@ -148,9 +150,18 @@ def test_jitter_rarely_calls_for_another_round(kept: bool) -> None:
             audition.settle(config, truly_s(config) * rng.uniform(0.85, 1.15))
         for _ in range(200):
             before = audition.over
-            config = audition.choose(job, config, truly_s(config) * median_s(rng, 0.25))
+            config = audition.choose(lambda: job, config, truly_s(config) * median_s(rng, 0.25))
             alarms += before and not audition.over
     assert alarms <= 20
+
+
+def test_while_the_winner_stays_nobody_asks_for_the_job() -> None:
+    """It takes milliseconds of the interpreter, beside the thread that trains."""
+    job, asked = make_job(500_000, 2_000_000, 4_000_000), []
+    audition, winner = settled(job)
+    for _ in range(3 * HOLD):
+        assert audition.choose(lambda: asked.append(1) or job, winner, truly_s(winner)) == winner
+    assert not asked
 
 
 def test_a_round_begins_with_a_window_that_is_fresh() -> None:
@@ -159,11 +170,11 @@ def test_a_round_begins_with_a_window_that_is_fresh() -> None:
     chosen = Config(1, 1, "ddp")
     heard.settle(chosen, 1.0)
     for _ in range(KNOWN):
-        assert heard.choose(job, chosen, 1.0, fresh=False) == chosen
+        assert heard.choose(lambda: job, chosen, 1.0, fresh=False) == chosen
     for _ in range(HOLD):
         assert heard.over
-        assert heard.choose(job, chosen, 1.5, fresh=False) == chosen
+        assert heard.choose(lambda: job, chosen, 1.5, fresh=False) == chosen
     assert not heard.over
     assert heard.left is None
-    assert heard.choose(job, chosen, 1.5) == shortlist(job)[0]
+    assert heard.choose(lambda: job, chosen, 1.5) == shortlist(job)[0]
     assert heard.left == len(shortlist(job)) - 1
