@@ -32,6 +32,7 @@
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
 # make keras   Keras on TensorFlow on shaped links, beside TensorFlow's own ways: root, an idle machine, 10 minutes
 # make mxnet-links  Gluon, and the engine kvstore, beside MXNet's own servers: root, an idle machine, 6 minutes
+# make byteps-links  PyTorch over BytePS's servers, beside BytePS's own ways: root, an idle machine, 4 minutes
 # make mocc    tables and figures of the congestion control for many objectives, simulated: at most 30 minutes on 2 cores
 # make mocc-weights  the weights of the congestion controls that learn
 # make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
@@ -70,6 +71,7 @@ WITH_MXNET += tests/testbed/test_testbed_frontends.py::test_gluon_over_mxnets_se
 WITH_MXNET += tests/test_examples.py::test_digits_are_learned_alike_by_gluon_with_and_without_autobyte
 
 WITH_BYTEPS := tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
+WITH_BYTEPS += tests/testbed/test_testbed_frontends.py
 
 # No process, no socket, no clock
 CORE := $(filter-out %_engines.py,$(wildcard tests/scheduler/test_*.py)) tests/scheduler/policies tests/simulator
@@ -80,7 +82,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped never-slower loops keras mxnet-links versions gpu mxnet byteps clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped never-slower loops keras mxnet-links byteps-links versions gpu mxnet byteps clean
 
 setup: .venv/setup
 
@@ -222,6 +224,10 @@ keras: .venv/test
 mxnet-links: .venv-mxnet/ready
 	.venv-mxnet/bin/python -m autobyte bench --frontend mxnet --engine kvstore --model vgg16,resnet50 $(FRONTENDS)
 	.venv-mxnet/bin/python -m autobyte bench --frontend torch --engine kvstore --model vgg16 $(FRONTENDS)
+	$(BIN)/python tools/frontend_tables.py
+
+byteps-links: .venv-byteps/ready
+	.venv-byteps/bin/python -m autobyte bench --frontend byteps --engine byteps --model vgg16 $(FRONTENDS)
 	$(BIN)/python tools/frontend_tables.py
 
 versions: .venv/test

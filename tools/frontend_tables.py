@@ -20,7 +20,7 @@ DATA = ROOT / "docs" / "data" / "frontends"
 GAINS = {("keras-tf", "autobyte"): {"after": 1.15, "strategy": 1.1}, ("mxnet", "autobyte"): {"dist_sync": 1.2}}
 BOUNDS = {("keras-tf", "crossing"): 1.15, ("mxnet", "autobyte"): 1.25}
 UNTARGETED = {("mxnet", "resnet50")}
-FRONTS = {"keras-tf": "Keras on TensorFlow", "mxnet": "MXNet's Gluon", "torch": "PyTorch"}
+FRONTS = {"keras-tf": "Keras on TensorFlow", "mxnet": "MXNet's Gluon", "torch": "PyTorch", "byteps": "PyTorch"}
 
 
 def front_ends(data: Path) -> str:
@@ -34,6 +34,7 @@ def front_ends(data: Path) -> str:
         "way",
         "config",
         "step",
+        "exposed",
         "step / bound",
         "gain over the framework's own",
         "targets",
@@ -54,6 +55,7 @@ def _line(outcome: dict[str, Any], row: dict[str, Any]) -> list[str]:
         way,
         "" if row["config"] is None else label(row["config"]),
         f"{1e3 * row['step_s']:.0f} ms",
+        "" if row.get("exposed_s") is None else f"{1e3 * row['exposed_s']:.0f} ms",
         f"{row['over_bound']:.2f}x",
         "" if row["own"] else "; ".join(gains),
         _reached(outcome, row),

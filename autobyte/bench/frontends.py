@@ -33,7 +33,7 @@ NEEDED = {
 }
 
 
-Run = dict[str, Any]  # `steps_s`, and AutoByte's `config` in them
+Run = dict[str, Any]  # `steps_s`, and AutoByte's `config` and `exposed_s` in them
 
 
 class FrontWay(NamedTuple):
@@ -90,6 +90,15 @@ FRONT_ENDS = {
         {
             "dist_sync": FrontWay("MXNet's dist_sync", own=True, served=True),
             "p3": FrontWay("MXNet's dist_sync with P3's slices", own=True, served=True),
+            "autobyte": FrontWay("AutoByte"),
+        },
+    ),
+    "byteps": FrontEnd(
+        "byteps",
+        "autobyte.bench.byteps_rank",
+        {
+            "byteps": FrontWay("BytePS's DistributedOptimizer", own=True, served=True),
+            "scheduled": FrontWay("the same, credit of 4 partitions", own=True, served=True),
             "autobyte": FrontWay("AutoByte"),
         },
     ),
@@ -165,7 +174,8 @@ def compared(
 def rows(cell: Cell, front: FrontEnd, engine: str, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
     """Medians of the repeats' medians, beside the bound and the fastest of the framework's own ways.
 
-    A search may find another config in every repeat: the one shown is that of the repeat in the middle.
+    A search may find another config in every repeat: the one shown is that of the repeat in the middle, and so is
+    the time for which the model stands still (`exposed_s`), as far as AutoByte reports it.
 
     Args:
         cell: model and links.
@@ -192,6 +202,7 @@ def rows(cell: Cell, front: FrontEnd, engine: str, runs: Mapping[str, Sequence[R
                 "bound_s": least_s,
                 "over_bound": step_s / least_s,
                 "config": middle.get("config"),
+                "exposed_s": middle.get("exposed_s"),
             }
         )
     fastest_s = min((row["step_s"] for row in made if row["own"]), default=None)

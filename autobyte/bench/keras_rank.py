@@ -52,7 +52,10 @@ def _by_fit(spec: Spec, count: int) -> tuple[list[float], Report | None]:
     )
     batches = tf.data.Dataset.from_tensors((np.zeros((1, 1), "float32"), np.zeros((1, 1), "float32"))).repeat()
     model.fit(batches, steps_per_epoch=count + 1, verbose=0, shuffle=False, callbacks=[clock])
-    return began, None if wrapped is None else wrapped.report()
+    if wrapped is None:
+        return began, None
+    wrapped.close()
+    return began, wrapped.report()
 
 
 def _by_strategy(spec: Spec, count: int) -> list[float]:
@@ -103,11 +106,15 @@ def _compiled(spec: Spec) -> Any:
 
 
 def _sleeping(layer: Layer, device: Device) -> Any:
-    """A layer that sleeps, and has the gradients of a profile's."""
+    """A layer that sleeps, and has the gradients of a profile's.
+
+    They are zeros in memory that is there already, which TensorFlow takes over as it lies, and may add up in place:
+    nothing writes what a GPU would have written.
+    """
     import keras  # noqa: PLC0415
     import tensorflow as tf  # noqa: PLC0415
 
-    kept = [np.full(tensor.numel, 1e-3, np.float32) for tensor in layer.tensors]
+    kept = [torch.zeros(tensor.numel).numpy() for tensor in layer.tensors]
 
     def forward(signal: Any, *_: Any) -> Any:
         device.busy(layer.forward_s)

@@ -3,31 +3,25 @@
     python -m autobyte.bench.mxnet_rank SPEC
 
 as `autobyte bench --frontend mxnet` starts it on every host. A layer sleeps in MXNet's dependency engine, where it
-reads its parameters and writes its gradients; `gluon.Trainer`, stores, communication and SGD are real.
+reads its parameters and has its gradients: zeros, which no store changes, so nothing writes what a GPU would have
+written. `gluon.Trainer`, stores, communication and SGD are real.
 """
 
 import json
 import os
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 import autobyte
 from autobyte.bench.front_rank import Spec, begin, chosen, told
-from autobyte.scheduler.engines.carriers import environment
-from autobyte.torch.exchange.connect import own_address
+from autobyte.bench.servers import cluster
 from autobyte.torch.profiling.emulate import Device
 
-VALUE = 1e-3  # of all gradients
 SERVE = f"import runpy; runpy.run_path({str(Path(autobyte.__file__).parent / 'mxnet/names.py')!r})['restore'](); "
 SERVE += "import mxnet"  # which serves, or schedules, where the environment says so
 
@@ -37,7 +31,7 @@ def main(text: str) -> None:
     spec = json.loads(text)
     begin()
     if spec["way"] in ("dist_sync", "p3"):
-        with _cluster({"DMLC_PS_VAN_TYPE": "p3"} if spec["way"] == "p3" else {}):
+        with cluster(SERVE, {"DMLC_PS_VAN_TYPE": "p3"} if spec["way"] == "p3" else {}):
             import_module("autobyte.mxnet")  # gives NumPy the names that MXNet takes from it
             told(_times(spec, import_module("mxnet").kv.create("dist_sync")))
         return
@@ -47,29 +41,6 @@ def main(text: str) -> None:
     steps_s = _times(spec, store)
     told(steps_s, store.averaging.report() if store.averaging is not None else None)
     store.close()
-
-
-@contextmanager
-def _cluster(variables: dict[str, str]) -> Iterator[None]:
-    """MXNet's own servers, one beside every worker, and its scheduler beside the first. Collective."""
-    host = own_address()
-    place: list[Any] = [None]
-    if dist.get_rank() == 0:
-        with socket.create_server((host, 0)) as free:
-            place = [(host, free.getsockname()[1])]
-    dist.broadcast_object_list(place)
-    root, port = place[0]
-    known = {"workers": dist.get_world_size(), "root": root, "port": port, "host": host, "rank": dist.get_rank()}
-    processes = [
-        subprocess.Popen([sys.executable, "-c", SERVE], env=environment(role, known) | variables)
-        for role in (["scheduler", "server"] if dist.get_rank() == 0 else ["server"])
-    ]
-    os.environ |= environment("worker", known) | variables
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def _times(spec: Spec, store: Any) -> list[float]:
@@ -108,13 +79,11 @@ def _times(spec: Spec, store: Any) -> list[float]:
 def _compute(
     signal: Any, device: Device, seconds: float, *, reads: Sequence[Any] = (), gradients: Sequence[Any] = ()
 ) -> None:
-    """Put into MXNet's engine what takes so long, and writes gradients at its end."""
-    from autobyte.mxnet.dependencies import hold, memory  # noqa: PLC0415
+    """Put into MXNet's engine what takes so long, and has gradients at its end."""
+    from autobyte.mxnet.dependencies import hold  # noqa: PLC0415
 
     def begin(release: Callable[[], None]) -> None:
         device.busy(seconds)
-        for gradient in gradients:
-            memory(gradient).fill(VALUE)
         release()
 
     hold(signal, begin, beside=gradients, reads=reads)

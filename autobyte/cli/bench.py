@@ -93,7 +93,8 @@ def bench(
     frontend: Annotated[
         str,
         typer.Option(
-            "--frontend", help="measure this one beside its framework's own way instead: torch, keras-tf, mxnet"
+            "--frontend",
+            help="measure this one beside its framework's own way instead: torch, keras-tf, mxnet, byteps",
         ),
     ] = "",
     engine: Annotated[

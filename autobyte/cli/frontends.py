@@ -92,12 +92,14 @@ def _show(outcome: dict[str, Any]) -> None:
             "–" if row["config"] is None else label(row["config"]),
             f"{row['step_s'] * 1e3:.0f} ms",
             f"{(row['step_high_s'] - row['step_low_s']) / 2 * 1e3:.0f}",
+            "–" if row["exposed_s"] is None else f"{row['exposed_s'] * 1e3:.0f} ms",
             f"{row['over_bound']:.2f}x",
             f"{row['speedup']:.2f}x",
         )
         for row in outcome["rows"]
     ]
-    print_table(("way", "config", "step", "±", "bound", "speedup"), rows, spare=("±",))
+    print_table(("way", "config", "step", "±", "exposed", "bound", "speedup"), rows, spare=("±", "exposed"))
     if outcome["warning"]:
         print_line(f"{outcome['warning']}: measure again")
+    print_line("exposed: part of the step in which the model stands still for averages, as AutoByte reports it.")
     print_line("bound: step over the least that is possible. speedup: over the fastest of the framework's own ways.")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from autobyte.errors import InputError
-from autobyte.exchange.times import ArrayTimes, ArrayWaits
+from autobyte.exchange.times import ArrayTimes
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange.control import CommunicationError, Control, Tally
@@ -50,9 +50,10 @@ class Arrays:
     ) -> None:
         self.parameters = places
         self.plan = session.plan
-        self.waits = ArrayWaits()
+        self.waits = times.waits
         self.announces: Callable[[], bool] = lambda: False  # whether this rank has something to say to all
-        self._names, self._memory = list(places), [place.numpy() for place in places.values()]
+        self._names, self._places = list(places), list(places.values())
+        self._memory = [place.numpy() for place in self._places]
         self._session, self._buffers, self._control = session, buffers, control
         self._times, self._clock = times, clock
         self._opening = threading.Lock()  # gradients come from several threads
@@ -105,18 +106,23 @@ class Arrays:
         progress.take()
         return announced
 
-    def wait(self, place: int) -> Array:
-        """An average, when it has arrived; flat, and the caller's own.
+    def wait(self, place: int, *, copy: bool = True) -> Array:
+        """An average, when it has arrived; flat.
+
+        Args:
+            place: its index.
+            copy: whether it is the caller's own; else it lies where the gradient of the next step will.
 
         Raises:
             CommunicationError: it does not arrive; it names rank, step and tensor.
         """
         began_s = self._clock()
         self._session.wait([self._indices[place]])
-        waited_s = self._clock() - began_s
-        self.waits.add(waited_s)
-        self._times.wait(waited_s)
-        return self._memory[place].copy()
+        self._times.wait(place, began_s)
+        if not copy:
+            return self._memory[place]
+        own: Array = self._places[place].clone().numpy()  # in memory that TensorFlow takes over as it lies
+        return own
 
     def use(self, plan: Plan) -> None:
         """Use another plan from the next step on; all ranks must do so between the same two steps."""

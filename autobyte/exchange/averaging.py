@@ -151,13 +151,17 @@ class Averaging:
         """
         self._online.after_step(announced=self._arrays.end())
 
-    def wait(self, place: int) -> Array:
-        """An average, when it has arrived, in its shape; an array of the caller's own.
+    def wait(self, place: int, *, copy: bool = True) -> Array:
+        """An average, when it has arrived, in its shape.
+
+        Args:
+            place: its index.
+            copy: whether it is the caller's own; else the gradient that is handed in next for it overwrites it.
 
         Raises:
             CommunicationError: it does not arrive; it names rank, step and tensor.
         """
-        return self._arrays.wait(place).reshape(self.specs[place].shape)
+        return self._arrays.wait(place, copy=copy).reshape(self.specs[place].shape)
 
     def report(self) -> Report:
         """What was tried, won and spent; rank 0 knows it all."""

@@ -1,5 +1,6 @@
 """How long layers compute, from the few moments that a graph of another framework shows."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -12,12 +13,17 @@ class ArrayTimes:
     """Forward and backward time of every layer in the latest step.
 
     Backward, a layer's time runs from the moment at which the gradients before its own were complete, the first one's
-    from the loss. The time from the beginning of a step to its loss, without waits, is measured as a whole. Nothing
-    shows where in it one layer ends and the next begins, so each gets the share of it that it has of the backward
-    pass. A front end that does not see the loss has a forward pass as long as half of the backward pass.
+    from the loss. Forward, nothing shows where one layer ends and the next begins, so each has the share of the pass
+    that it has of the backward pass. Where averages come beside a forward pass, that stands still for some of them.
+    What is behind a layer takes no longer than from its average to the loss, so the pass takes
+
+        min over layers of (loss − arrival) / share of the layer and those behind it
+
+    and stands still for the rest. A front end that does not see the loss has a forward pass that ends with the first
+    gradient; one that does not see its beginning either has one as long as half of the backward pass.
 
     Args:
-        layers: places of the gradients of each.
+        layers: places of the gradients of each, in the order of the forward pass.
         clock: the time (s).
     """
 
@@ -26,25 +32,32 @@ class ArrayTimes:
         self._layers = 1 + max(self._layer_of.values())
         self._clock = clock
         self._complete = np.full(self._layers, np.nan)  # of layers with a gradient
-        self._began_s = self._loss_s = self._waited_s = 0.0
+        self._arrived = np.full(self._layers, np.nan)  # of averages, in the forward pass
+        self._began_s = self._over_s = 0.0  # of the forward pass; infinite while it is not over
         self._read = True
+        self.waits = ArrayWaits()
 
     def begin(self) -> None:
         """The forward pass begins."""
-        self._began_s, self._loss_s, self._waited_s = self._clock(), 0.0, 0.0
+        self._arrived = np.full(self._layers, np.nan)
+        self._began_s, self._over_s = self._clock(), math.inf
 
     def open(self) -> None:
         """The first gradient of a step is about to be complete: none is as yet."""
+        self.loss()
         self._complete = np.full(self._layers, np.nan)
 
-    def wait(self, seconds: float) -> None:
-        """The forward pass stood still for so long (s)."""
-        if not self._loss_s:
-            self._waited_s += seconds
+    def wait(self, place: int, began_s: float) -> None:
+        """An average is there that was waited for since a moment: by the forward pass, or beside it."""
+        now = self._clock()
+        if self._began_s <= began_s < self._over_s:
+            self._arrived[self._layer_of[place]] = now
+        else:
+            self.waits.add(now - began_s)
 
     def loss(self) -> None:
         """The loss is known: the backward pass begins."""
-        self._loss_s = self._clock()
+        self._over_s = min(self._over_s, self._clock())
 
     def complete(self, place: int) -> None:
         """A gradient is complete."""
@@ -58,16 +71,26 @@ class ArrayTimes:
         self._read = True
         complete = self._complete
         first_s = float(np.nanmin(complete))
-        loss_s = min(self._loss_s, first_s) if self._loss_s > self._began_s else 0.0
+        loss_s = min(self._over_s, first_s) if self._began_s else 0.0
         order = np.argsort(complete, kind="stable")[: np.isfinite(complete).sum()]  # NaN comes last
         backward = np.zeros(self._layers)
         backward[order] = np.diff(complete[order], prepend=loss_s or first_s)
         total_s = max(float(backward.sum()), 1e-9)
-        forward_s = max(0.0, loss_s - self._began_s - self._waited_s) if loss_s else total_s / 2
-        return forward_s * backward / total_s, backward
+        shares = backward / total_s
+        forward_s = self._forward_s(shares, loss_s) if loss_s else total_s / 2
+        self._began_s = 0.0  # the next step may show no beginning
+        return shares * forward_s, backward
 
     def be_exact(self, exact: bool) -> None:
         """Marks cost the same whenever they are taken."""
+
+    def _forward_s(self, shares: Floats, loss_s: float) -> float:
+        """How long the forward pass computes; for the rest of it, it stands still."""
+        behind, took_s = np.cumsum(shares[::-1])[::-1], max(0.0, loss_s - self._began_s)
+        known = (self._arrived < loss_s) & (behind > 0)
+        computed_s = float(np.min((loss_s - self._arrived[known]) / behind[known], initial=took_s))
+        self.waits.add(took_s - computed_s)
+        return computed_s
 
 
 class ArrayWaits:

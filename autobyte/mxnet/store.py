@@ -1,5 +1,6 @@
 """A store for `gluon.Trainer` that averages gradients by AutoByte's blocks."""
 
+import os
 import queue
 import threading
 from contextlib import ExitStack
@@ -19,6 +20,9 @@ from autobyte.torch.exchange.control import CommunicationError, Control
 from autobyte.torch.exchange.training import name_for
 
 Array = npt.NDArray[Any]
+
+#: Optimizers that are made from now on update one parameter at a time: several at once wait for the last average.
+SINGLY = "MXNET_OPTIMIZER_AGGREGATION_SIZE", "1"
 
 
 class KVStore(mx.kv.KVStoreBase):
@@ -43,6 +47,7 @@ class KVStore(mx.kv.KVStoreBase):
 
     def __init__(self, **settings: Any) -> None:
         self._settings = AveragingSettings(**settings)
+        os.environ.setdefault(*SINGLY)
         self._owns_group = not dist.is_initialized()
         if self._owns_group:
             dist.init_process_group("gloo")
@@ -181,6 +186,7 @@ class KVStore(mx.kv.KVStoreBase):
             if last:
                 if self._error is None:
                     averaging.end()
+                    averaging.begin()  # as far as MXNet's engine shows: what is behind this waits for averages
                 self._steps.put(True)
         except Exception as error:  # raised in the thread that trains, at its next call
             self._fail(error)
@@ -193,7 +199,7 @@ class KVStore(mx.kv.KVStoreBase):
             for place in range(len(self._places)):
                 try:
                     if self._error is None:
-                        average = averaging.wait(place)
+                        average = averaging.wait(place, copy=False)
                         self._release(place, average.reshape(-1))
                         continue
                 except Exception as error:  # raised in the thread that trains, at its next call

@@ -48,12 +48,14 @@ def farthest(rank: int, settings: dict[str, Any], folder: str) -> dict[str, Any]
     keep = None if settings.get("tuner") is None else Path(folder) / "kept.toml"
     named = [spec._replace(name=f"{spec.name}_{rank}") for spec in SPECS]  # as Keras numbers layers by process
     averaging = Averaging("arrays", named, AveragingSettings(**settings, keep=keep, diagnostics=None))
-    worst, steps = 0.0, 60 if keep else 20
+    worst, steps, first = 0.0, 60 if keep else 20, []
     for step in range(steps):
         averages = step_of(averaging, gradients(rank, step))
         wanted = [(a + b) / 2 for a, b in zip(gradients(0, step), gradients(1, step), strict=True)]
         worst = max(worst, *(float(np.abs(a - b).max()) for a, b in zip(averages, wanted, strict=True)))
         assert [a.shape for a in averages] == [spec.shape for spec in SPECS]
+        first = first or [averages[0], averages[0].copy()]
+    assert np.array_equal(*first), "an average is the caller's own"
     with pytest.raises(InputError, match="has 600 elements, and its gradient has 1"):
         averaging.ready(0, np.zeros(1, np.float32))
     report = averaging.report()
@@ -167,16 +169,17 @@ def test_layer_times_are_those_of_the_moments() -> None:
         event(*arguments)
 
     at(10.0, times.begin)
-    times.wait(1.0)
     at(14.0, times.loss)
+    at(14.5, times.open)
     at(15.0, times.complete, 2)
     at(16.0, times.complete, 0)
     at(17.0, times.complete, 1)
-    times.wait(5.0)  # behind the loss: of no forward pass
     forward, backward = times.seconds() or ([], [])
     assert np.allclose(backward, [2.0, 1.0])
-    assert np.allclose(forward, [2.0, 1.0])  # 14 − 10 − 1 s, shared as the backward pass is
+    assert np.allclose(forward, [8 / 3, 4 / 3])  # shared as the backward pass is
     assert times.seconds() is None
+    at(18.0, times.wait, 0, 17.5)  # behind the step: the model stands still
+    assert times.waits.total_s == pytest.approx(0.5)
     at(20.0, times.begin)
     at(22.0, times.loss)
     times.open()
@@ -184,6 +187,40 @@ def test_layer_times_are_those_of_the_moments() -> None:
     forward, backward = times.seconds() or ([], [])
     assert np.allclose(backward, [0.0, 1.0]), "a layer without a gradient takes no time"
     assert np.allclose(forward, [0.0, 2.0])
+    at(30.0, times.open)
+    at(31.0, times.complete, 2)
+    at(32.0, times.complete, 0)
+    forward, backward = times.seconds() or ([], [])
+    assert np.allclose(backward, [1.0, 0.0]), "nothing shows when this step began"
+    assert np.allclose(forward, [0.5, 0.0]), "half of the backward pass"
+
+
+@pytest.mark.parametrize(
+    ("arrives_s", "stalls_s"),
+    [((0.0, 0.5), 0.0), ((1.0, 2.0), 1.0), ((0.0, 4.0), 3.0), ((5.0, 2.0), 5.0)],
+    ids=["in time", "the first layer waits", "the last one waits", "the second comes before the first is over"],
+)
+def test_a_forward_pass_beside_averages_stands_still_for_some(
+    arrives_s: tuple[float, float], stalls_s: float
+) -> None:
+    """Layers of 1 and 2 s, of which each begins when the one before is over and its average is there."""
+    now = [10.0]
+    times = ArrayTimes([[0], [1]], clock=lambda: now[0])
+    times.begin()
+    for place in np.argsort(arrives_s).tolist():
+        now[0] = 10.0 + arrives_s[place]
+        times.wait(place, 10.0)
+    loss_s = now[0] = 10.0 + max(arrives_s[0] + 1.0, arrives_s[1]) + 2.0
+    times.loss()
+    times.open()
+    for place, backward_s in ((1, 4.0), (0, 2.0)):
+        now[0] += backward_s
+        times.complete(place)
+    forward, backward = times.seconds() or ([], [])
+    assert np.allclose(backward, [2.0, 4.0])
+    assert np.allclose(forward, [1.0, 2.0])
+    assert times.waits.total_s == pytest.approx(stalls_s)
+    assert times.waits.total_s == pytest.approx(loss_s - 10.0 - 3.0)
 
 
 def test_importing_autobyte_loads_no_framework() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from beds import needs_namespaces
-from clusters import WITH_MXNET
+from clusters import WITH_BYTEPS, WITH_MXNET
 from typer.testing import CliRunner
 
 from autobyte.bench import frontends
@@ -109,4 +109,13 @@ def test_gluon_over_mxnets_servers_and_with_autobyte() -> None:
     asked = ["bench", "--frontend", "mxnet", "--engine", "kvstore", *SMALL]
     outcome = json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)
     assert [row["way"] for row in outcome["rows"]] == ["dist_sync", "p3", "autobyte"]
+    assert all(row["servers"] and row["over_bound"] > 0.98 for row in outcome["rows"])
+
+
+@needs_namespaces
+@WITH_BYTEPS
+def test_byteps_own_scheduling_and_autobyte_over_its_servers() -> None:
+    asked = ["bench", "--frontend", "byteps", "--engine", "byteps", *SMALL]
+    outcome = json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)
+    assert [row["way"] for row in outcome["rows"]] == ["byteps", "scheduled", "autobyte"]
     assert all(row["servers"] and row["over_bound"] > 0.98 for row in outcome["rows"])

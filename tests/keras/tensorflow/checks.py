@@ -8,6 +8,7 @@ import time
 from contextlib import redirect_stdout
 from datetime import timedelta
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from keras_models import alike, average_after_backward, compiled, data, fit, fla
 from keras_ranks import load
 
 import autobyte.keras as ab
+from autobyte.bench import keras_rank
+from autobyte.models import find
+
+SLEEPS_S = 0.02  # in a step that is measured
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(3)
@@ -308,6 +313,19 @@ def refusals(rank: int) -> Any:
     refused("own optimizer", lambda: fit(model, rank))
     wrapped.close()
     return said
+
+
+def measured(rank: int) -> dict[str, Any]:
+    """What `bench --frontend keras-tf` measures of a model whose layers sleep."""
+    found, profile = {}, find("alexnet")
+    scales = {"time": SLEEPS_S / profile.compute_s, "size": 0.002}
+    common = {"model": profile.name, "scales": scales, "engine": "allreduce", "tuner": None, "windows": None}
+    for way in ("after", "crossing"):
+        began, report = keras_rank._by_fit({**common, "way": way}, 20)
+        steps_s = [after - before for before, after in pairwise(began)]
+        told = {} if report is None else {"step_s": report.step_s, "exposed_s": report.exposed_s}
+        found[way] = {"steps": len(steps_s), "median_s": float(np.median(steps_s)), **told}
+    return found
 
 
 def example(rank: int) -> list[str]:

@@ -17,6 +17,7 @@ OTHERS = (
     "beside_fit",
     "flushed",
     "overlap",
+    "measured",
     "example",
     "refusals",
     "wrong_in_graph",
@@ -46,6 +47,9 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
         assert "a step failed half-way" in found["half_way"][1]
         check_flushed(found["flushed"])
         check_refusals(found["refusals"])
+        for way in ("after", "crossing"):
+            assert found["measured"][way]["steps"] == 20
+            assert found["measured"][way]["median_s"] > 0.02, "layers sleep for so long"
         assert found["overlap"]["leaves"] > 0.08, "gradients leave while layers below compute theirs"
         assert found["overlap"]["first waits"] > 0.1, "the first layer computes before the last average is there"
         assert found["overlap"]["last waits"] > 0, "and the last one afterwards"
@@ -54,6 +58,8 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
     assert first["flushed"]["loaded"] == [True, True, "SGD", 22]
     assert first["flushed"]["report"] == ["random", "small", 2]
     assert first["flushed"]["windows"] >= 1
+    crossing = first["measured"]["crossing"]
+    assert 0 <= crossing["exposed_s"] < crossing["step_s"] - 0.018, "a step stands still while no layer sleeps"
     check_example(first["example"])
     assert second["example"] == []
     assert first["killed"]["said"].startswith("CommunicationError: rank 0, step")

@@ -1,0 +1,83 @@
+"""One rank of a measurement of BytePS: trains an emulated PyTorch model in one way, and times its steps.
+
+    python -m autobyte.bench.byteps_rank SPEC
+
+as `autobyte bench --frontend byteps` starts it on every host. BytePS's own ways cut gradients by its partition, in
+the order of its declared names, under its credit. Its GPU part is a stand-in (`tools/byteps`).
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+
+from autobyte.bench.front_rank import Spec, begin, chosen, told
+from autobyte.bench.servers import cluster
+from autobyte.scheduler.engines.byteps_store import ENVIRONMENT, own_shared_memory
+from autobyte.torch.profiling.emulate import EmulatedModel
+
+#: Of BytePS's own ways: credit in partitions, which is off by default. Its partition stays 4,096,000 bytes.
+CREDIT = {"byteps": "0", "scheduled": "4"}
+
+
+def main(text: str) -> None:
+    """Train as a spec says; rank 0 prints the times of steps."""
+    spec = json.loads(text)
+    if spec["way"] == "autobyte":
+        begin()
+        _by_autobyte(spec)
+        return
+    own_shared_memory()  # before there are threads
+    begin()
+    variables = {name: value for name, value in ENVIRONMENT.items() if name != "BYTEPS_PARTITION_BYTES"}
+    with cluster("import byteps.server", variables | {"BYTEPS_SCHEDULING_CREDIT": CREDIT[spec["way"]]}):
+        told(_times(spec, *_by_byteps(spec)))
+
+
+def _by_autobyte(spec: Spec) -> None:
+    import autobyte.torch as ab  # noqa: PLC0415 - it loads Numba, of which BytePS's ways need nothing
+
+    model = _model(spec)
+    optimizer = ab.DistributedOptimizer(_sgd(model), model, **chosen(spec))
+    told(_times(spec, model, optimizer.step), optimizer.report())
+    optimizer.close()
+
+
+def _by_byteps(spec: Spec) -> tuple[EmulatedModel, Callable[[], object]]:
+    """The model, and what ends a step of it."""
+    import byteps.torch as bps  # noqa: PLC0415 - it reads the environment
+
+    bps.init()
+    model = _model(spec)
+    named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    optimizer = bps.DistributedOptimizer(_sgd(model), named)
+    return model, optimizer.step
+
+
+def _model(spec: Spec) -> EmulatedModel:
+    from autobyte.models import find  # noqa: PLC0415
+
+    return EmulatedModel(find(spec["model"]).scaled(**spec["scales"]), torch.device("cpu"))
+
+
+def _sgd(model: EmulatedModel) -> torch.optim.Optimizer:
+    return torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1e-3)
+
+
+def _times(spec: Spec, model: EmulatedModel, end_step: Callable[[], object]) -> list[float]:
+    """How long steps take, from beginning to beginning (s)."""
+    began = []
+    for _ in range(spec["warmup"] + spec["steps"] + 1):
+        began.append(time.perf_counter())
+        model(torch.zeros(1)).backward()
+        end_step()
+    return [after - before for before, after in pairwise(began)][spec["warmup"] :]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+    os._exit(0)  # BytePS's threads outlive the interpreter's
