@@ -76,6 +76,8 @@ def measure(
         yield run | timed(alone, warmup=WARMUP, steps=steps)
         return
     emulated = ab.emulate(model, device=device)
+    if run.get("beside"):
+        emulated.autobyte_average = True  # DDP divides sums, too; only where both do can PyTorch's reducer take over
     optimizer = ab.DistributedOptimizer(
         torch.optim.SGD(emulated.parameters(), lr=0.01),
         emulated,
