@@ -22,6 +22,7 @@ def why_not() -> str | None:
 
 
 needs_namespaces = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+needs_tun = pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="this machine has no TUN device")
 
 
 def alive(process: int) -> bool:

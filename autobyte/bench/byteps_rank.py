@@ -2,16 +2,16 @@
 
     python -m autobyte.bench.byteps_rank SPEC
 
-as `autobyte bench --frontend byteps` starts it on every host. BytePS's own ways cut gradients by its partition, in
-the order of its declared names, under its credit. Its GPU part is a stand-in (`tools/byteps`).
+as `autobyte bench --frontend byteps` starts it on every host. BytePS's own way cuts gradients by its partition. Its
+GPU part is a stand-in (`tools/byteps`).
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -20,8 +20,7 @@ from autobyte.bench.servers import cluster
 from autobyte.scheduler.engines.byteps_store import ENVIRONMENT, own_shared_memory
 from autobyte.torch.profiling.emulate import EmulatedModel
 
-#: Of BytePS's own ways: credit in partitions, which is off by default. Its partition stays 4,096,000 bytes.
-CREDIT = {"byteps": "0", "scheduled": "4"}
+PARTITION = {"BYTEPS_PARTITION_BYTES": "4096000"}  # BytePS's own default, which it rounds
 
 
 def main(text: str) -> None:
@@ -33,8 +32,9 @@ def main(text: str) -> None:
         return
     own_shared_memory()  # before there are threads
     begin()
-    variables = {name: value for name, value in ENVIRONMENT.items() if name != "BYTEPS_PARTITION_BYTES"}
-    with cluster("import byteps.server", variables | {"BYTEPS_SCHEDULING_CREDIT": CREDIT[spec["way"]]}):
+    for name in [name for name in os.environ if name.startswith("BYTEPS_")]:
+        del os.environ[name]
+    with cluster("import byteps.server", ENVIRONMENT | PARTITION):
         told(_times(spec, *_by_byteps(spec)))
 
 
@@ -43,38 +43,40 @@ def _by_autobyte(spec: Spec) -> None:
 
     model = _model(spec)
     optimizer = ab.DistributedOptimizer(_sgd(model), model, **chosen(spec))
-    told(_times(spec, model, optimizer.step), optimizer.report())
+    told(_times(spec, model, optimizer), optimizer.report())
     optimizer.close()
 
 
-def _by_byteps(spec: Spec) -> tuple[EmulatedModel, Callable[[], object]]:
-    """The model, and what ends a step of it."""
+def _by_byteps(spec: Spec) -> tuple[EmulatedModel, Any]:
+    """The model and its optimizer."""
     import byteps.torch as bps  # noqa: PLC0415 - it reads the environment
 
     bps.init()
     model = _model(spec)
     named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-    optimizer = bps.DistributedOptimizer(_sgd(model), named)
-    return model, optimizer.step
+    return model, bps.DistributedOptimizer(_sgd(model), named)
 
 
 def _model(spec: Spec) -> EmulatedModel:
     from autobyte.models import find  # noqa: PLC0415
 
-    return EmulatedModel(find(spec["model"]).scaled(**spec["scales"]), torch.device("cpu"))
+    model = EmulatedModel(find(spec["model"]).scaled(**spec["scales"]), torch.device("cpu"))
+    model.autobyte_average = True  # BytePS divides sums, too
+    return model
 
 
 def _sgd(model: EmulatedModel) -> torch.optim.Optimizer:
     return torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1e-3)
 
 
-def _times(spec: Spec, model: EmulatedModel, end_step: Callable[[], object]) -> list[float]:
+def _times(spec: Spec, model: EmulatedModel, optimizer: Any) -> list[float]:
     """How long steps take, from beginning to beginning (s)."""
     began = []
     for _ in range(spec["warmup"] + spec["steps"] + 1):
         began.append(time.perf_counter())
+        optimizer.zero_grad()
         model(torch.zeros(1)).backward()
-        end_step()
+        optimizer.step()
     return [after - before for before, after in pairwise(began)][spec["warmup"] :]
 
 

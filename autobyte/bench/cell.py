@@ -32,7 +32,7 @@ from autobyte.scheduler.policies.ddp import DEFAULT_MIB
 from autobyte.tuning import WINDOW
 
 WARMUP = 6  # steps: the first is synchronous, three measure layers, two switch to the plan made from them
-AUDITIONS = 220  # steps until `auto` has measured its nine candidates, and three of them twice more
+AUDITIONS = 230  # steps until `auto` has measured its ten candidates, and three of them twice more
 AFTER_SWITCH = 3  # steps until a switch has taken effect
 
 Step = Callable[[], None]
@@ -76,6 +76,8 @@ def measure(
         yield run | timed(alone, warmup=WARMUP, steps=steps)
         return
     emulated = ab.emulate(model, device=device)
+    if run.get("beside"):
+        emulated.autobyte_average = True  # DDP divides sums, too; only where both do can PyTorch's reducer take over
     optimizer = ab.DistributedOptimizer(
         torch.optim.SGD(emulated.parameters(), lr=0.01),
         emulated,

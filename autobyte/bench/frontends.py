@@ -98,7 +98,6 @@ FRONT_ENDS = {
         "autobyte.bench.byteps_rank",
         {
             "byteps": FrontWay("BytePS's DistributedOptimizer", own=True, served=True),
-            "scheduled": FrontWay("the same, credit of 4 partitions", own=True, served=True),
             "autobyte": FrontWay("AutoByte"),
         },
     ),

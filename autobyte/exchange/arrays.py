@@ -121,7 +121,8 @@ class Arrays:
         self._times.wait(place, began_s)
         if not copy:
             return self._memory[place]
-        own: Array = self._places[place].clone().numpy()  # in memory that TensorFlow takes over as it lies
+        own: Array = torch.empty_like(self._places[place]).numpy()  # in memory that TensorFlow takes over as it lies
+        np.copyto(own, self._memory[place])  # PyTorch would copy with threads of its own beside TensorFlow's
         return own
 
     def use(self, plan: Plan) -> None:

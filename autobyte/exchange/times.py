@@ -19,8 +19,11 @@ class ArrayTimes:
 
         min over layers of (loss − arrival) / share of the layer and those behind it
 
-    and stands still for the rest. A front end that does not see the loss has a forward pass that ends with the first
-    gradient; one that does not see its beginning either has one as long as half of the backward pass.
+    and stands still for the rest. That holds if layers have the same shares of both passes; where they differ, too
+    much of the pass counts as standing still. What is behind a layer is what its gradient came after.
+
+    A front end that does not see the loss has a forward pass that ends with the first gradient; one that does not see
+    its beginning either has one as long as half of the backward pass.
 
     Args:
         layers: places of the gradients of each, in the order of the forward pass.
@@ -77,16 +80,18 @@ class ArrayTimes:
         backward[order] = np.diff(complete[order], prepend=loss_s or first_s)
         total_s = max(float(backward.sum()), 1e-9)
         shares = backward / total_s
-        forward_s = self._forward_s(shares, loss_s) if loss_s else total_s / 2
+        behind = np.zeros(self._layers)
+        behind[order] = np.cumsum(shares[order])
+        forward_s = self._forward_s(behind, loss_s) if loss_s else total_s / 2
         self._began_s = 0.0  # the next step may show no beginning
         return shares * forward_s, backward
 
     def be_exact(self, exact: bool) -> None:
         """Marks cost the same whenever they are taken."""
 
-    def _forward_s(self, shares: Floats, loss_s: float) -> float:
-        """How long the forward pass computes; for the rest of it, it stands still."""
-        behind, took_s = np.cumsum(shares[::-1])[::-1], max(0.0, loss_s - self._began_s)
+    def _forward_s(self, behind: Floats, loss_s: float) -> float:
+        """How long the forward pass computes, by shares of layers and all behind; for the rest, it stands still."""
+        took_s = max(0.0, loss_s - self._began_s)
         known = (self._arrived < loss_s) & (behind > 0)
         computed_s = float(np.min((loss_s - self._arrived[known]) / behind[known], initial=took_s))
         self.waits.add(took_s - computed_s)

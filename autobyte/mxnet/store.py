@@ -29,7 +29,7 @@ class KVStore(mx.kv.KVStoreBase):
     """Averages gradients over all ranks; workers update.
 
     >>> store = KVStore(engine="kvstore")
-    >>> trainer = gluon.Trainer(net.collect_params(), "adam", kvstore=store)
+    >>> trainer = gluon.Trainer(list(net.collect_params().values()), "adam", kvstore=store)
     >>> trainer.step(batch_size)               # of this rank: gradients are averaged, not added up
     >>> store.close()
 
@@ -47,10 +47,11 @@ class KVStore(mx.kv.KVStoreBase):
 
     def __init__(self, **settings: Any) -> None:
         self._settings = AveragingSettings(**settings)
-        os.environ.setdefault(*SINGLY)
         self._owns_group = not dist.is_initialized()
         if self._owns_group:
             dist.init_process_group("gloo")
+        self._sets_singly = SINGLY[0] not in os.environ
+        os.environ.setdefault(*SINGLY)
         ranks = list(range(dist.get_world_size()))
         self._control = Control(
             f"{name_for(ranks)}/mxnet", rank=dist.get_rank(), ranks=ranks, timeout=self._settings.timeout
@@ -138,6 +139,8 @@ class KVStore(mx.kv.KVStoreBase):
         if self._asked:
             self._asked.clear()
             self._fail(CommunicationError("the store is closed within a step: not all gradients are handed in"))
+        if self._sets_singly:
+            os.environ.pop(SINGLY[0], None)
         with ExitStack() as closing:  # from the last to the first, whatever fails
             if self._owns_group:
                 closing.callback(dist.destroy_process_group)

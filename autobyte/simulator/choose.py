@@ -35,6 +35,7 @@ PROVEN = tuple(
         ("usbyte", MIB, 2 * MIB),
     )
 )
+SMALL = BUCKETS[0]  # DDP's best on the testbed at 2 Gbit/s, for each of these models
 GLOO = Effects(sharing=8)  # how its all-reduces travel: as many at a time as the engine has threads
 DEFAULTS = ("usbyte", "mgwfbp", "horovod", "megatron", "wfbp", "tictac", "p3", "fifo")  # these are tried as they come
 SIZED = ("horovod", "megatron", "p3")  # and these with blocks of such sizes
@@ -72,8 +73,8 @@ def shortlist(job: Job, *, length: int = 3, effects: Effects | None = None) -> l
         effects: second-order effects to predict with; by default those of our engines: `GLOO`'s, none with servers.
 
     Returns:
-        DDP's best buckets; the best config of each of the policies predicted to be fastest, the fastest first;
-        `PROVEN`.
+        DDP's buckets, those predicted to be best and `SMALL`; the best config of each of the policies predicted to
+        be fastest, the fastest first; `PROVEN`.
     """
     effects = effects or (PLAIN if job.cluster.servers else GLOO)
     others = survey(job, candidates(job), effects=effects)
@@ -81,4 +82,4 @@ def shortlist(job: Job, *, length: int = 3, effects: Effects | None = None) -> l
     for index in others.step_s.argsort(kind="stable").tolist():
         best.setdefault(others.configs[index].policy, others.configs[index])
     fastest = [config for config in best.values() if config.policy != "ddp"][:length]
-    return [*dict.fromkeys([survey(job, BUCKETS, effects=effects).best, *fastest, *PROVEN])]
+    return [*dict.fromkeys([survey(job, BUCKETS, effects=effects).best, SMALL, *fastest, *PROVEN])]

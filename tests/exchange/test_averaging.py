@@ -200,12 +200,13 @@ def test_layer_times_are_those_of_the_moments() -> None:
     [((0.0, 0.5), 0.0), ((1.0, 2.0), 1.0), ((0.0, 4.0), 3.0), ((5.0, 2.0), 5.0)],
     ids=["in time", "the first layer waits", "the last one waits", "the second comes before the first is over"],
 )
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "sorted by name"])
 def test_a_forward_pass_beside_averages_stands_still_for_some(
-    arrives_s: tuple[float, float], stalls_s: float
+    order: tuple[int, int], arrives_s: tuple[float, float], stalls_s: float
 ) -> None:
     """Layers of 1 and 2 s, of which each begins when the one before is over and its average is there."""
     now = [10.0]
-    times = ArrayTimes([[0], [1]], clock=lambda: now[0])
+    times = ArrayTimes([[place] for place in order], clock=lambda: now[0])
     times.begin()
     for place in np.argsort(arrives_s).tolist():
         now[0] = 10.0 + arrives_s[place]
@@ -217,8 +218,8 @@ def test_a_forward_pass_beside_averages_stands_still_for_some(
         now[0] += backward_s
         times.complete(place)
     forward, backward = times.seconds() or ([], [])
-    assert np.allclose(backward, [2.0, 4.0])
-    assert np.allclose(forward, [1.0, 2.0])
+    assert np.allclose(backward, np.array([2.0, 4.0])[[*order]])
+    assert np.allclose(forward, np.array([1.0, 2.0])[[*order]])
     assert times.waits.total_s == pytest.approx(stalls_s)
     assert times.waits.total_s == pytest.approx(loss_s - 10.0 - 3.0)
 

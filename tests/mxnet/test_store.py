@@ -50,7 +50,7 @@ def _train(rank: int, store: Any, optimizer: str, steps: int = STEPS) -> npt.NDA
     from mxnet import autograd, gluon  # noqa: PLC0415
 
     net = _net(rank)
-    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.05}, kvstore=store)
+    trainer = gluon.Trainer(list(net.collect_params().values()), optimizer, {"learning_rate": 0.05}, kvstore=store)
     loss_of = gluon.loss.L2Loss()
     for step in range(steps):
         rows = np.random.default_rng(100 * step + rank)

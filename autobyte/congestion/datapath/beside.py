@@ -62,8 +62,12 @@ def check_kernel(name: str) -> None:
         check_tunnel(KERNEL[name])
 
 
-def _run_told(hop: Hop, control: Congestion, seconds: float) -> Measured:
-    """The kernel's TCP at the rate that a control tells it."""
+def run_told(hop: Hop, control: Congestion, *, seconds: float) -> Measured:
+    """Run the kernel's TCP at the rate that a control tells it; the last half of the seconds counts.
+
+    Raises:
+        AutoByteError: this kernel cannot be told rates here, or one of the reasons of `run_kernel`.
+    """
     with paced_kernel() as rates:
 
         def paced(sock: socket.socket) -> TcpPacing:
@@ -84,7 +88,7 @@ def _run(bottleneck: Bottleneck, route: Route, name: str, wish: Objective, *, se
     )
     for _ in range(TRIES):
         if name == "kernel-mocc":
-            run = _run_told(hop, make_control("mocc", wish, seed=seed), seconds)
+            run = run_told(hop, make_control("mocc", wish, seed=seed), seconds=seconds)
         elif name in KERNEL:
             run = run_kernel(hop, KERNEL[name], seconds=seconds, settled_s=seconds / 2)
         else:

@@ -2,7 +2,8 @@
  *
  * Rates lie in storage that belongs to sockets. User space names a connection by its file descriptor, and the kernel
  * forgets the rate with the socket. Until a rate is set, the window stays as it is at the start.
- * The kernel sends lost segments again. A loss changes neither the pace nor the window: who sets rates hears of it.
+ * The kernel sends lost segments again. A loss changes neither the pace nor, but for a time-out, the window: whoever
+ * sets rates hears of it.
  *
  * The kernel's types are declared here with the fields that are used. The loader finds where these are in the running
  * kernel (BPF CO-RE), so no headers of a kernel are needed.
@@ -20,7 +21,7 @@ typedef unsigned long long u64;
 #define PACING_NEEDED 1
 
 #define LEAST_WINDOW 10 /* segments, as Linux starts */
-#define ROUND_TRIPS 2   /* whose bytes may be under way at the rate: the pace limits, not the window */
+#define ROUND_TRIPS 2   /* whose bytes may be under way at the rate */
 #define US_PER_S 1000000ULL
 
 struct sock {

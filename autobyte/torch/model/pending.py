@@ -62,13 +62,19 @@ class Pending:
                 kind.take()
         return func(*args, **(kwargs or {}))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        type(self).take()
-        return copy.deepcopy(self, memo)
+    @staticmethod
+    def methods(take: Callable[[], None]) -> dict[str, Any]:
+        """What a subclass needs. Methods hold `take`: another thread may restore the class once they are found."""
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        type(self).take()
-        return self.__reduce_ex__(protocol)
+        def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+            take()
+            return copy.deepcopy(self, memo)
+
+        def reduce_ex(self: Any, protocol: Any) -> Any:
+            take()
+            return self.__reduce_ex__(protocol)
+
+        return {"take": staticmethod(take), "__deepcopy__": deepcopy, "__reduce_ex__": reduce_ex}
 
 
 class PendingClasses:
@@ -85,7 +91,7 @@ class PendingClasses:
         for parameter in parameters:
             kind = type(parameter)
             if kind not in subclasses:
-                subclasses[kind] = type(kind.__name__, (Pending, kind), {"take": staticmethod(take)})
+                subclasses[kind] = type(kind.__name__, (Pending, kind), Pending.methods(take))
             self._places.append((parameter, kind, subclasses[kind]))
 
     def set(self) -> None:
@@ -105,30 +111,31 @@ class PendingState:
     Whoever reads or replaces `state`, by `state_dict()`, `load_state_dict()` or a copy, too, takes the updates first.
     """
 
-    take: ClassVar[Callable[[], None]]  # takes all updates, and restores the class
-
     def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
         """An optimizer that is made anew is of the class itself: a user may reset it with `type(optimizer)(…)`."""
         return cls.__mro__[2](*arguments, **keywords)
 
-    @property
-    def state(self) -> Any:
-        """The state when all updates are taken."""
-        type(self).take()
-        return self.state
+    @staticmethod
+    def methods(take: Callable[[], None]) -> dict[str, Any]:
+        """What a subclass needs; `take` takes all updates, and restores the class. See `Pending.methods`."""
 
-    @state.setter
-    def state(self, state: Any) -> None:
-        type(self).take()
-        self.state = state
+        def read(self: Any) -> Any:
+            take()
+            return self.state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        type(self).take()
-        self.__setstate__(state)
+        def write(self: Any, state: Any) -> None:
+            take()
+            self.state = state
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        type(self).take()
-        return self.__reduce_ex__(protocol)
+        def setstate(self: Any, state: dict[str, Any]) -> None:
+            take()
+            self.__setstate__(state)
+
+        def reduce_ex(self: Any, protocol: Any) -> Any:
+            take()
+            return self.__reduce_ex__(protocol)
+
+        return {"state": property(read, write), "__setstate__": setstate, "__reduce_ex__": reduce_ex}
 
 
 class PendingOptimizer:
@@ -145,7 +152,7 @@ class PendingOptimizer:
 
     @cached_property
     def _pending(self) -> type:
-        return type(self._kind.__name__, (PendingState, self._kind), {"take": staticmethod(self._take)})
+        return type(self._kind.__name__, (PendingState, self._kind), PendingState.methods(self._take))
 
     def set(self) -> None:
         """Updates are due."""

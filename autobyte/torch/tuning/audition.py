@@ -11,6 +11,7 @@ from autobyte.simulator.choose import shortlist
 from autobyte.torch.tuning.kept import Trial
 
 CLOSE, FINALISTS, AGAIN = 1.05, 3, 2  # who was within 5 % of the fastest is heard twice more, three at most
+LEAD = 1.02  # what is not that much faster than DDP's buckets may well be slower: few windows decide
 CHANGED, SPREADS = 0.1, 3  # of the winner's step: a change is more than 10 %, and than 3 times the noise
 HOLD = 5  # windows that a change lasts, at least; and twice as long as one that has passed
 KNOWN = 8  # of the winner's windows say what its step usually takes; until then a change is more than 30 %
@@ -20,7 +21,8 @@ OTHER = 0.3
 class Audition:
     """Chooses policy and config from a few measured windows; nobody stays slower than with DDP's buckets.
 
-    DDP's buckets are heard first: until others were, nobody is slower than with DDP.
+    DDP's buckets are heard first: until others were, nobody is slower than with DDP. They stay where nothing else is
+    2 % faster.
 
     Simulation alone would do on a calm machine; measuring costs one window for each candidate, and two more for each
     of those that are close: the fastest of many single windows is often the luckiest. Where gradients can travel by
@@ -84,10 +86,10 @@ class Audition:
             self._seen.setdefault(config, []).append(step_s)
             if self._opens:
                 self._left = self._candidates(job(), config.engine)
-        ranked = sorted(self._seen, key=self._mean_s)
+        ranked = self._ranked()
         self._opens = not self._left and bool(self._unheard)
         if self._opens:
-            self._left = [replace(ranked[0], engine=self._unheard.pop(0))]
+            self._left = [replace(min(ranked, key=self._mean_s), engine=self._unheard.pop(0))]
         if not self._left and not self._final:
             close = [each for each in ranked if self._mean_s(each) <= CLOSE * self._mean_s(ranked[0])]
             self._final, self._left = True, AGAIN * close[:FINALISTS] if len(close) > 1 else []
@@ -99,7 +101,15 @@ class Audition:
         """What the winner's step takes as long as nothing changes (s); None as long as nobody has won."""
         if not self._final:
             return None
-        return median(self._usual) if len(self._usual) == KNOWN else min(map(self._mean_s, self._seen))
+        return median(self._usual) if len(self._usual) == KNOWN else self._mean_s(self._ranked()[0])
+
+    def _ranked(self) -> list[Config]:
+        """Who was heard, the fastest first; before all others DDP's buckets, if nobody is faster by `LEAD`."""
+        ranked = sorted(self._seen, key=self._mean_s)
+        buckets = next((config for config in ranked if config.policy == "ddp"), None)
+        if buckets is None or self._mean_s(buckets) > LEAD * self._mean_s(ranked[0]):
+            return ranked
+        return [buckets, *(config for config in ranked if config != buckets)]
 
     def _candidates(self, job: Job, engine: str) -> list[Config]:
         """What is heard on an engine, but for what was."""

@@ -1,6 +1,7 @@
 """The congestion control inside the kernel: it keeps to rates that it is told, and what is missing is one line."""
 
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -8,10 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from beds import needs_namespaces, needs_tun
 from tcp_ends import connected, drain, sent_in
 
 from autobyte.congestion.datapath import kernel
+from autobyte.congestion.datapath.beside import run_told
 from autobyte.congestion.datapath.kernel import NAME, RATES, paced_kernel
+from autobyte.congestion.datapath.relay import Hop
+from autobyte.congestion.link import SteadyPace
 from autobyte.errors import AutoByteError
 
 MISSING = [tool for tool in ("clang", "bpftool") if shutil.which(tool) is None]
@@ -48,6 +53,21 @@ def test_what_a_killed_process_left_in_the_kernel_is_replaced() -> None:
     assert NAME not in AVAILABLE.read_text().split()
 
 
+@needs_bpf
+@needs_namespaces
+@needs_tun
+def test_losses_do_not_slow_the_kernel_down() -> None:
+    told = run_told(Hop(1.25e6, 0.01, 100, loss=0.05, headers=0), SteadyPace(500.0), seconds=1.6)
+    assert told.utilisation == pytest.approx(0.57, rel=0.15)  # 500 of 833 packets a second, less 5 %
+    assert 0.02 < told.loss < 0.1
+
+
+def test_an_old_kernel_is_refused_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "release", lambda: "5.15.0-91-generic")
+    with pytest.raises(AutoByteError, match=r"needs Linux 6\.0, this is 5\.15\.0-91-generic"), paced_kernel():
+        pass
+
+
 def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "bpftool" else tool)
@@ -55,6 +75,11 @@ def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(AutoByteError, match="loading a BPF program needs root"), paced_kernel():
+        pass
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda tool: tool)
+    monkeypatch.setattr(kernel, "LOCK", Path("/nowhere/lock"))
+    with pytest.raises(AutoByteError, match="cannot lock /nowhere/lock: No such file"), paced_kernel():
         pass
 
 

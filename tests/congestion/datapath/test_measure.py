@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from beds import needs_namespaces
+from beds import needs_namespaces, needs_tun
 
 from autobyte.congestion.datapath.measure import Overheard, run_kernel, run_over_relay, run_over_tunnel
 from autobyte.congestion.datapath.relay import Hop
+from autobyte.congestion.datapath.tcp import TcpPacing
 from autobyte.congestion.datapath.tunnel import check_tunnel, tunnel
 from autobyte.congestion.link import PacketLink, SteadyPace
 from autobyte.congestion.paths import Bottleneck, RateProfile, Route
@@ -14,7 +15,6 @@ from autobyte.errors import AutoByteError
 from autobyte.testbed import TestbedError
 
 HOP = Hop(1.25e6, 0.01, 100, loss=0.05)
-needs_tun = pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="this machine has no TUN device")
 
 
 def test_what_counts_is_heard_and_passed_on() -> None:
@@ -46,6 +46,10 @@ def test_the_kernels_tcp_and_ours_meet_the_same_relay() -> None:
     kernel = run_kernel(hop, "cubic", seconds=1.2, settled_s=0.6)
     assert 0.8 < kernel.utilisation < 1.1
     assert 0.02 < kernel.round_trip_s < 0.1
+    paced = run_kernel(
+        hop, "cubic", seconds=1.0, settled_s=0.5, paced=lambda sock: TcpPacing(sock, SteadyPace(600.0), now_s=0.0)
+    )
+    assert paced.utilisation == pytest.approx(0.72, rel=0.15)
     with pytest.raises(AutoByteError, match="no connection with the kernel's 'renoo' through the relay"):
         run_kernel(hop, "renoo", seconds=1.0, settled_s=0.5)
 

@@ -49,7 +49,7 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
         check_refusals(found["refusals"])
         for way in ("after", "crossing"):
             assert found["measured"][way]["steps"] == 20
-            assert found["measured"][way]["median_s"] > 0.02, "layers sleep for so long"
+            assert found["measured"][way]["median_s"] > 0.019, "layers sleep for so long"
         assert found["overlap"]["leaves"] > 0.08, "gradients leave while layers below compute theirs"
         assert found["overlap"]["first waits"] > 0.1, "the first layer computes before the last average is there"
         assert found["overlap"]["last waits"] > 0, "and the last one afterwards"

@@ -4,6 +4,8 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import get_total_norm, parameters_to_vector, vector_to_parameters
 
-from autobyte.torch.model.pending import LOOKS, Pending, PendingClasses
+from autobyte.torch.model.pending import LOOKS, Pending, PendingClasses, PendingOptimizer
 
 
 class Due:
@@ -169,3 +171,32 @@ def test_fake_tensors_of_a_parameter() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fake = mode.from_tensor(due.parameter)
     assert fake.shape == (3,)
+
+
+BEGUN: dict[str, Callable[[nn.Parameter], Callable[[], object]]] = {
+    "deepcopy": lambda p: partial(p.__deepcopy__, {}),
+    "pickle": lambda p: partial(p.__reduce_ex__, 4),
+}
+
+
+@pytest.mark.parametrize("how", BEGUN)
+def test_another_thread_restores_the_class_while_a_read_begins(how: str) -> None:
+    due = Due()
+    read = BEGUN[how](due.parameter)  # looked up while the update was due
+    due.parameter.__class__ = nn.Parameter
+    read()
+    assert due.taken == 1  # that is, it asks for the update, which waits for a thread that is taking it
+
+
+def test_another_thread_restores_an_optimizers_class_while_its_state_is_read() -> None:
+    optimizer, taken = torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1, momentum=0.9), list[str]()
+    pending = PendingOptimizer(optimizer, lambda: taken.append("all"))
+    pending.set()
+    kind: Any = type(optimizer)
+    reduce, set_state = optimizer.__reduce_ex__, optimizer.__setstate__
+    pending.restore()
+    assert kind.state.__get__(optimizer) is optimizer.state
+    kind.state.__set__(optimizer, optimizer.state)
+    set_state(optimizer.__getstate__())
+    reduce(4)
+    assert taken == ["all"] * 4

@@ -9,6 +9,7 @@ from jobs import make_job
 
 from autobyte.config import Config
 from autobyte.job import Job
+from autobyte.scheduler.policies.ddp import BUCKETS
 from autobyte.simulator.choose import shortlist
 from autobyte.torch.model.planning import priced
 from autobyte.torch.tuning.audition import AGAIN, FINALISTS, HOLD, KNOWN, Audition
@@ -31,7 +32,9 @@ def hold(audition: Audition, job: Job, config: Config, windows: int, factor: flo
 def test_candidates_are_heard_once_those_that_are_close_again_and_the_fastest_stays() -> None:
     job, audition = make_job(500_000, 2_000_000, 4_000_000), Audition()
     wanted = shortlist(job)
-    assert [config.policy == "ddp" for config in wanted] == [True, *[False] * (len(wanted) - 1)]
+    ddps = [config for config in wanted if config.policy == "ddp"]
+    assert wanted[: len(ddps)] == ddps, "DDP's buckets come first"
+    assert BUCKETS[0] in ddps
     assert len(set(wanted)) == len(wanted)
     close = [config for config in wanted if truly_s(config) == 0.9][:FINALISTS]
     assert len(close) > 1
@@ -52,6 +55,17 @@ def test_one_lucky_window_does_not_decide() -> None:
         last = windows[config].pop(0) if windows.get(config) else 1.2
         config = audition.choose(lambda: job, config, last)
     assert config == steady
+
+
+@pytest.mark.parametrize("gain", [0.99, 1.01, 1.03])
+def test_ddps_buckets_stay_unless_another_gains_two_percent(gain: float) -> None:
+    job, audition = make_job(500_000, 2_000_000, 4_000_000), Audition()
+    config = audition.choose(lambda: job, Config(1, 1), None)
+    while not audition.over:
+        seconds = {"ddp": 1.0 if config == BUCKETS[0] else 1.1, "bytescheduler": 1 / gain}
+        config = audition.choose(lambda: job, config, seconds.get(config.policy, 1.2))
+    assert (config == BUCKETS[0]) == (gain < 1.02)
+    assert audition.usual_s == pytest.approx(1.0 if gain < 1.02 else 1 / gain)
 
 
 def test_on_each_engine_candidates_are_heard_that_fit_it_and_the_fastest_of_all_stays() -> None:
