@@ -53,7 +53,9 @@ def train(
     objective: Annotated[str, typer.Option("--objective", help="the only objective, for individual")] = "",
     loss_bound: Annotated[
         str,
-        typer.Option("--loss-bound", help="lost packets above this share cost extra reward; default: no bound"),
+        typer.Option(
+            "--loss-bound", help="lost packets above this share, such as 5%, cost extra reward; default: no bound"
+        ),
     ] = "",
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -177,7 +179,8 @@ def adapt(
     wish, draw, before = parse_objective(objective), range_of(range_).draw, _policy(weights)
     earlier = () if weights is None else adapted_to(weights)
     if weights is not None and not weights.with_suffix(".json").exists():
-        warn(f"no {weights.with_suffix('.json')}: what {weights} was adapted to before is not among the old objectives")
+        beside = weights.with_suffix(".json")
+        warn(f"no {beside}: what {weights} was adapted to before is not among the old objectives")
     pool = [one for one in dict.fromkeys((*landmarks(), *earlier)) if one != wish]
     with progress("adapting") as step:
         after = learn(before, wish, draw, pool=pool, updates=updates, seed=seed, replay=replay, told=step)
