@@ -88,7 +88,7 @@ def gained(replay: int) -> Claim:
         changes = pd.concat([rewards.loc[first + UPDATES] / rewards.loc[first] - 1 for first, rewards in turns])
         return [percent(changes.groupby("seed").mean(), 2)]
 
-    return Claim(f"the same, {HOW[replay]} replay: the new objectives', each in its turn, by", FORGETTING, judge, "–")
+    return Claim(f"the same, {HOW[replay]} replay: each new objective's, in its turn, by", FORGETTING, judge, "–")
 
 
 def share(kind: str, of: str, text: str) -> Claim:

@@ -170,7 +170,7 @@ def _learned(study: Study, recipe: Recipe, objective: Objective, first: RatePoli
 
 
 def specialists(study: Study, objective: Objective) -> tuple[float, float]:
-    """Reward and loss of specialists: the better kind of them, in the mean over seeds."""
+    """Reward and loss of specialists, in the mean over seeds: trained from scratch or on from MOCC's, if better."""
     kinds = [[learner(study, objective, seed, start) for seed in range(study.seeds)] for start in STARTS]
     best = max(kinds, key=lambda learners: np.mean([one.reward for one in learners]))
     return float(np.mean([one.reward for one in best])), float(np.mean([one.loss for one in best]))

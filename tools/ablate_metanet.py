@@ -23,6 +23,7 @@ import judge_tuners as judge
 import numpy as np
 import pandas as pd
 from ablate_twin import BUDGET, EARLY, Patch, interval, put, several
+from scipy.stats import t
 
 from autobyte.cli.options import make_job
 from autobyte.comparison.replay import GridReplay, nearest, space_of
@@ -46,6 +47,7 @@ DATA, PAGE = ROOT / "docs" / "data" / "ablate_metanet.csv", ROOT / "docs" / "res
 FIRST = 400_000  # where seeds begin
 #: The word in the names of a kind of worlds that tells which share a draw: a world, a seed's effects, a grid.
 SHARED = {"static": 0, "changing": -1, "replayed": 0}
+RESAMPLED_FROM = 10  # differences on: fewer are too few for the bootstrap
 RATE = Forward.rate
 
 
@@ -180,8 +182,15 @@ def run(path: Path, worlds: int) -> None:
 
 def difference(values: pd.Series, kind: str) -> str:
     """Mean of paired differences (%), and its 95 % interval; worlds that share a draw count as one."""
-    values = values.groupby(values.index.str.rsplit(" ", n=1).str[SHARED[kind]]).mean()
-    return "{:+.2f} ({:+.2f} … {:+.2f})".format(*interval((100 * values).tolist())).replace("-", "−")
+    values = 100 * values.groupby(values.index.str.rsplit(" ", n=1).str[SHARED[kind]]).mean()
+    found = interval(values.tolist()) if len(values) >= RESAMPLED_FROM else of_few(values)
+    return "{:+.2f} ({:+.2f} … {:+.2f})".format(*found).replace("-", "−")
+
+
+def of_few(values: pd.Series) -> tuple[float, float, float]:
+    """Mean, and its 95 % interval by Student's t: resamples of a few values are too much alike."""
+    middle, half = values.mean(), t.ppf(0.975, len(values) - 1) * values.sem()
+    return float(middle), float(middle - half), float(middle + half)
 
 
 def table(rows: pd.DataFrame) -> str:
