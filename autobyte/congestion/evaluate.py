@@ -107,7 +107,7 @@ def best_steady(
     settled: int = SETTLED,
     seed: int = 0,
 ) -> Floats:
-    """What the best rate that never changes gets: a reference, but no proven bound, as a rate that changes may get more.
+    """What the best rate that never changes gets. It is no proven bound: a rate that changes may get more.
 
     It is chosen for each objective and link among `STEADY`, with knowledge of the link. Arguments are those of
     `serve`; links, losses and what counts are the same.
