@@ -111,7 +111,7 @@ for name, start, text, colour in (
     left.fill_between(least.index, least, most, color=colour, alpha=0.18, linewidth=0)
 left.axhline(100 * ENOUGH, color=style.MUTED, linewidth=0.6)
 left.set_xlabel("monitor intervals (thousands)")
-left.set_ylabel("reward, of MOCC's, trained further (%)")
+left.set_ylabel("of MOCC's, trained further (%)")
 left.set_title("(a) a new objective: median and range")
 left.legend(frameon=False, fontsize=6, loc="lower right")
 old = sheet.read("mocc_forgetting", options.out)

@@ -91,8 +91,8 @@ if not options.redraw:
 rows = sheet.read(NAME, options.out)
 figure, axes = style.new(1.7)
 for kind, reference, colour, dashes, text in (
-    ("landmark", "specialist", style.ORANGE, "-", "landmarks, of MOCC's, trained further"),
-    ("unseen", "specialist", style.BLUE, "-", "unseen, of MOCC's, trained further"),
+    ("landmark", "specialist", style.ORANGE, "-", "landmarks, of further training"),
+    ("unseen", "specialist", style.BLUE, "-", "unseen, of further training"),
     ("landmark", "bound", style.ORANGE, (0, (2, 1)), "landmarks, of the best steady rate"),
     ("unseen", "bound", style.BLUE, (0, (2, 1)), "unseen, of the best steady rate"),
 ):
