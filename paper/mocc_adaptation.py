@@ -1,15 +1,16 @@
-"""How fast MOCC learns an unseen objective, beside a learner that begins from scratch; and what old objectives lose.
+"""What MOCC's network gets by adapting to an unseen objective, beside a learner from scratch; what old ones lose.
 
     python paper/mocc_adaptation.py        # 80 s of CPU time, after mocc_objectives.py
 
 Simulated, on the paper's range of links. Writes figures/mocc_adaptation.{pdf,png} and
 
-data/mocc_adaptation.csv    monitor intervals until an unseen objective has 99 % of its specialists' reward: by MOCC
-                            with requirement replay, and by a network that learns this objective alone, from scratch.
-                            A learner that ends below that counts with all its intervals, and `reached` is 0
+data/mocc_adaptation.csv    monitor intervals until an unseen objective has 99 % of its specialists' reward (what
+                            they are: mocc_objectives.py): by MOCC with requirement replay, and by a network that
+                            learns this objective alone, from scratch. A learner that ends below that counts with all
+                            its intervals, and `reached` is 0
 data/mocc_adapting.csv      reward while MOCC adapts
-data/mocc_forgetting.csv    reward of the 36 landmarks while three new objectives are learned in turn, with replay and
-                            without; each joins the pool that replay draws from
+data/mocc_forgetting.csv    reward of the 36 landmarks, and of three new objectives, while the network is trained on
+                            these in turn, with replay and without; each joins the pool that replay draws from
 """
 
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ def until(curve: Curve, target: float) -> tuple[int, bool]:
 
 
 def forget(cell: tuple[Study, int, bool]) -> list[sheet.Row]:
-    """Rewards while three objectives are learned one after the other."""
+    """Rewards while the network is trained on three objectives, one after the other."""
     study, seed, replay = cell
     now, pool, half = mocc_networks.mocc(study, seed), list(landmarks()), study.adapting // 2
     policies = [now]
@@ -110,7 +111,7 @@ for name, start, text, colour in (
     left.fill_between(least.index, least, most, color=colour, alpha=0.18, linewidth=0)
 left.axhline(100 * ENOUGH, color=style.MUTED, linewidth=0.6)
 left.set_xlabel("monitor intervals (thousands)")
-left.set_ylabel("reward, of the specialists' (%)")
+left.set_ylabel("of MOCC's, trained further (%)")
 left.set_title("(a) a new objective: median and range")
 left.legend(frameon=False, fontsize=6, loc="lower right")
 old = sheet.read("mocc_forgetting", options.out)

@@ -4,12 +4,14 @@
 
 Simulated. Writes data/mocc_links.csv (sweeps over rate, delay, queue and loss) and data/mocc_sharing.csv (flows of a
 kind, and MOCC beside CUBIC and BBR). A run lasts 16 s of virtual time, and the last half counts; flows that share
-have twice as long. Networks are those that ship with the package. Seeds differ in which packets are lost.
+have twice as long. Networks are those that ship with the package. A seed draws which packets are lost, and rate,
+delay, queue and the start of the second flow up to 3 % from what is said; all controls meet the same.
 """
 
 import statistics
 from collections.abc import Iterator
 
+import numpy as np
 import runs
 import sheet
 
@@ -20,6 +22,7 @@ from autobyte.congestion.ranges import MBIT
 from autobyte.congestion.sharing import jain, share_link
 
 SECONDS, SETTLED_S = 16.0, 8.0
+APART = 0.03  # how far a seed's link is from what is said, at most
 BASE = {"mbit": 10.0, "round_trip_ms": 50.0, "queue": 100, "loss": 0.0}
 SWEEPS = {
     "mbit": (1.0, 5.0, 10.0, 50.0),
@@ -32,7 +35,7 @@ PAIRS = (("cubic", "cubic"), ("bbr", "bbr"), ("vegas", "vegas"), ("copa", "copa"
 PAIRS += (("vivace", "vivace"), ("aurora", "aurora"), ("mocc", "mocc"), ("mocc", "cubic"), ("mocc", "bbr"))
 
 parser = sheet.options(__doc__)
-parser.add_argument("--seeds", type=int, default=3, help="runs of each, with other packets lost (default: 3)")
+parser.add_argument("--seeds", type=int, default=3, help="runs of each, on links that differ a little (default: 3)")
 options = parser.parse_args()
 SEEDS = options.seeds
 if options.quick:
@@ -47,9 +50,12 @@ def controls() -> Iterator[tuple[str, Objective]]:
             yield name, objective
 
 
-def link_of(setting: dict) -> tuple[Bottleneck, Route]:
-    profile = RateProfile.steady(setting["mbit"] * MBIT)
-    return Bottleneck(profile, int(setting["queue"]), setting["loss"]), Route(setting["round_trip_ms"] / 1e3)
+def link_of(setting: dict, seed: int) -> tuple[Bottleneck, Route, Route]:
+    """A link close to a setting, and the ways of a flow and of one that begins later; drawn by the seed alone."""
+    rate, delay, queue, start = 1 + np.random.default_rng([options.seed, seed]).uniform(-APART, APART, 4)
+    profile, round_trip_s = RateProfile.steady(rate * setting["mbit"] * MBIT), delay * setting["round_trip_ms"] / 1e3
+    link = Bottleneck(profile, round(queue * setting["queue"]), setting["loss"])
+    return link, Route(round_trip_s), Route(round_trip_s, start_s=start * SETTLED_S / 5)
 
 
 def interval(values: list[float]) -> float:
@@ -61,12 +67,11 @@ def alone(cell: tuple[str, float, str, Objective]) -> sheet.Row:
     """What a control gets of a link that it has for itself."""
     sweep, value, name, objective = cell
     setting = BASE | {sweep: value}
-    link, route = link_of(setting)
-    shares = [
-        share_link(link, [(route, make_control(name, objective, seed=seed))], seconds=SECONDS,
-                   settled_s=SETTLED_S, seed=options.seed + seed)[0]
-        for seed in range(SEEDS)
-    ]  # fmt: skip
+    shares = []
+    for seed in range(SEEDS):
+        link, route, _ = link_of(setting, seed)
+        flows = [(route, make_control(name, objective, seed=seed))]
+        shares += share_link(link, flows, seconds=SECONDS, settled_s=SETTLED_S, seed=options.seed + seed)
     row = {"sweep": sweep} | setting | {"control": name, "objective": str(objective) * (name == "mocc")}
     for column in ("utilisation", "latency_ratio", "loss"):
         found = [getattr(share, column) for share in shares]
@@ -77,10 +82,9 @@ def alone(cell: tuple[str, float, str, Objective]) -> sheet.Row:
 def together(cell: tuple[str, str, Objective]) -> sheet.Row:
     """What two controls get of one link; the second begins later."""
     first, second, objective = cell
-    link, route = link_of(BASE)
     fairness, part, loss = [], [], []
     for seed in range(SEEDS):
-        late = Route(route.round_trip_s, start_s=SETTLED_S / 5)
+        link, route, late = link_of(BASE, seed)
         flows = [(route, make_control(first, objective, seed=seed))]
         flows.append((late, make_control(second, objective, seed=seed + SEEDS)))
         shares = share_link(link, flows, seconds=2 * SECONDS, settled_s=SECONDS, seed=options.seed + seed)

@@ -1,4 +1,4 @@
-"""Networks that the scripts on MOCC share: each is trained once, and kept under the digest of its recipe.
+"""Networks that the scripts on MOCC share: each is trained once, and kept under the digest of what it is made from.
 
 MOCC's network of seed 0 is the one that ships. Remove out/mocc after a change of how networks are trained.
 """
@@ -17,8 +17,9 @@ from autobyte.congestion.halfway import discard_half
 from autobyte.congestion.objectives import Objective, landmarks, sample_objectives
 from autobyte.congestion.policy import RatePolicy
 from autobyte.congestion.ranges import range_of
-from autobyte.congestion.stored import load_policy, save_policy, shipped
+from autobyte.congestion.stored import digest, load_policy, save_policy, shipped
 from autobyte.congestion.train import Recipe, specialist, train
+from autobyte.drafts import draft_of
 
 DRAW = range_of("paper").draw
 SHOWN = tuple(
@@ -79,7 +80,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Learner:
-    """What one objective got by a network of its own.
+    """What one objective got by a network that was trained for it, from scratch or on from MOCC's.
 
     Args:
         curve: monitor intervals and reward, at every look.
@@ -131,22 +132,26 @@ def rewards(study: Study, policy: RatePolicy, objectives: Sequence[Objective]) -
 
 
 def learner(study: Study, objective: Objective, seed: int, start: str) -> Learner:
-    """What one objective gets by a network that learns it alone.
+    """What one objective gets by a network that is trained for it alone.
 
     Args:
         study: sizes.
         objective: the only one.
         seed: of everything random.
-        start: "scratch", or "mocc": it begins with MOCC's network, and has half the updates.
+        start: "scratch", or "mocc": MOCC's network, which knows many objectives, is trained further with half the
+            updates.
     """
     recipe = replace(specialist(objective, study.learner), seed=1000 + seed)
     if start == "mocc":
         recipe = replace(recipe, iterations=recipe.iterations // 2)
-    path = study.kept / f"alone.{start}.{_digest(recipe, study.links, study.look, study.seed)}.json"
+    first = mocc(study, seed) if start == "mocc" else None
+    began = () if first is None else (digest(first),)
+    path = study.kept / f"alone.{start}.{_digest(recipe, study.links, study.look, study.seed, *began)}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        first = mocc(study, seed) if start == "mocc" else None
-        path.write_text(json.dumps(asdict(_learned(study, recipe, objective, first))))
+        found = json.dumps(asdict(_learned(study, recipe, objective, first)))
+        with draft_of(path, what="rewards") as draft:
+            draft.write_text(found)
     return Learner(**json.loads(path.read_text()))
 
 
@@ -165,7 +170,7 @@ def _learned(study: Study, recipe: Recipe, objective: Objective, first: RatePoli
 
 
 def specialists(study: Study, objective: Objective) -> tuple[float, float]:
-    """Reward and loss of specialists: the better kind of them, in the mean over seeds."""
+    """Reward and loss of specialists, in the mean over seeds: trained from scratch or on from MOCC's, if better."""
     kinds = [[learner(study, objective, seed, start) for seed in range(study.seeds)] for start in STARTS]
     best = max(kinds, key=lambda learners: np.mean([one.reward for one in learners]))
     return float(np.mean([one.reward for one in best])), float(np.mean([one.loss for one in best]))

@@ -1,4 +1,4 @@
-"""What objectives get of MOCC's networks: landmarks and unseen weights, beside specialists and beside an upper bound.
+"""What objectives get of MOCC's networks: landmarks and unseen weights, beside networks trained for one objective.
 
     python paper/mocc_objectives.py        # 8 minutes of CPU time
 
@@ -6,9 +6,10 @@ Simulated, on the paper's range of links. It trains the networks that the other 
 where it was stopped. Writes figures/mocc_objectives.{pdf,png} and
 
 data/mocc_objectives.csv    reward of 36 landmarks and 100 unseen weights by three networks. `bound` is the reward of
-                            the best rate that never changes, chosen by somebody who knows the link; `specialist` is
-                            the mean of three networks that learned the objective alone, where there are any: from
-                            scratch or from MOCC's network, whichever is better
+                            the best steady rate: it never changes, and is chosen with knowledge of the link; it is
+                            no proven bound. `specialist` is the mean of three networks that were trained for the
+                            objective, where there are any: from scratch, or MOCC's network, trained further,
+                            whichever is better
 data/mocc_alone.csv         reward of all these while they learn
 data/mocc_preferences.csv   what five objectives get, on links for training and on links ten times as fast
 """
@@ -90,15 +91,15 @@ if not options.redraw:
 rows = sheet.read(NAME, options.out)
 figure, axes = style.new(1.7)
 for kind, reference, colour, dashes, text in (
-    ("landmark", "specialist", style.ORANGE, "-", "landmarks, of specialists"),
-    ("unseen", "specialist", style.BLUE, "-", "unseen, of specialists"),
-    ("landmark", "bound", style.ORANGE, (0, (2, 1)), "landmarks, of the bound"),
-    ("unseen", "bound", style.BLUE, (0, (2, 1)), "unseen, of the bound"),
+    ("landmark", "specialist", style.ORANGE, "-", "landmarks, of further training"),
+    ("unseen", "specialist", style.BLUE, "-", "unseen, of further training"),
+    ("landmark", "bound", style.ORANGE, (0, (2, 1)), "landmarks, of the best steady rate"),
+    ("unseen", "bound", style.BLUE, (0, (2, 1)), "unseen, of the best steady rate"),
 ):
     judged = sheet.where(rows, kind=kind).dropna(subset=[reference])
     share = np.sort(100 * judged["reward"] / judged[reference])
     axes.step(share, 100 * np.arange(1, len(share) + 1) / len(share), color=colour, linestyle=dashes, label=text)
-axes.set_xlabel("reward, of the specialist's or the bound (%)")
+axes.set_xlabel("reward, of a reference's (%)")
 axes.set_ylabel("objectives and seeds (%)")
 axes.set_ylim(0, 102)
 axes.grid(axis="x")

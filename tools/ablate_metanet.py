@@ -23,6 +23,7 @@ import judge_tuners as judge
 import numpy as np
 import pandas as pd
 from ablate_twin import BUDGET, EARLY, Patch, interval, put, several
+from scipy.stats import t
 
 from autobyte.cli.options import make_job
 from autobyte.comparison.replay import GridReplay, nearest, space_of
@@ -44,6 +45,9 @@ from autobyte.tuning import Trainer, make_tuner, tune
 ROOT = Path(__file__).parent.parent
 DATA, PAGE = ROOT / "docs" / "data" / "ablate_metanet.csv", ROOT / "docs" / "research" / "metanet-ablation.md"
 FIRST = 400_000  # where seeds begin
+#: The word in the names of a kind of worlds that tells which share a draw: a world, a seed's effects, a grid.
+SHARED = {"static": 0, "changing": -1, "replayed": 0}
+RESAMPLED_FROM = 10  # differences on: fewer are too few for the bootstrap
 RATE = Forward.rate
 
 
@@ -176,11 +180,17 @@ def run(path: Path, worlds: int) -> None:
             print(ground.kind, ground.name, flush=True)
 
 
-def difference(values: pd.Series, *, by_cell: bool) -> str:
-    """Mean of paired differences (%), and its 95 % interval; seeds on one recorded grid count as one."""
-    if by_cell:
-        values = values.groupby(values.index.str.rsplit(" ", n=1).str[0]).mean()
-    return "{:+.2f} ({:+.2f} … {:+.2f})".format(*interval((100 * values).tolist())).replace("-", "−")
+def difference(values: pd.Series, kind: str) -> str:
+    """Mean of paired differences (%), and its 95 % interval; worlds that share a draw count as one."""
+    values = 100 * values.groupby(values.index.str.rsplit(" ", n=1).str[SHARED[kind]]).mean()
+    found = interval(values.tolist()) if len(values) >= RESAMPLED_FROM else of_few(values)
+    return "{:+.2f} ({:+.2f} … {:+.2f})".format(*found).replace("-", "−")
+
+
+def of_few(values: pd.Series) -> tuple[float, float, float]:
+    """Mean, and its 95 % interval by Student's t: resamples of a few values are too much alike."""
+    middle, half = values.mean(), t.ppf(0.975, len(values) - 1) * values.sem()
+    return float(middle), float(middle - half), float(middle + half)
 
 
 def table(rows: pd.DataFrame) -> str:
@@ -195,7 +205,7 @@ def table(rows: pd.DataFrame) -> str:
         for name in others:
             own = runs.loc[name].reindex(base.index)
             more = [own["early"] - base["early"], own["last"] - base["last"], np.log(own["run_s"] / base["run_s"])]
-            cells = [difference(values, by_cell=kind == "replayed") for values in more]
+            cells = [difference(values, kind) for values in more]
             lines.append([f"{kind}, {len(base)}", name, *means(own), *cells])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 

@@ -53,7 +53,9 @@ def train(
     objective: Annotated[str, typer.Option("--objective", help="the only objective, for individual")] = "",
     loss_bound: Annotated[
         str,
-        typer.Option("--loss-bound", help="share of lost packets that costs nothing more, such as 5%; default: all"),
+        typer.Option(
+            "--loss-bound", help="lost packets above this share, such as 5%, cost extra reward; default: no bound"
+        ),
     ] = "",
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -157,13 +159,13 @@ def adapt(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Adapt a network to a new objective, and show what old objectives lose by it.
+    """Adapt a network to a new objective, and show how its reward changes, and that of old objectives.
 
-    Old are the landmarks, and what the network was adapted to before.
+    Old are the landmarks, and what the network was adapted to before, as the .json file beside its weights says.
 
     autobyte congestion adapt --objective 0.72,0.17,0.11 --out adapted.npz
     """
-    from autobyte.cli.console import print_json, print_table, progress
+    from autobyte.cli.console import print_json, print_table, progress, warn
     from autobyte.congestion.adapt import adapt as learn
     from autobyte.congestion.evaluate import serve
     from autobyte.congestion.objectives import landmarks, parse_objective
@@ -176,6 +178,9 @@ def adapt(
         raise InputError(f"--out must end in .npz, got '{out}'")
     wish, draw, before = parse_objective(objective), range_of(range_).draw, _policy(weights)
     earlier = () if weights is None else adapted_to(weights)
+    if weights is not None and not weights.with_suffix(".json").exists():
+        beside = weights.with_suffix(".json")
+        warn(f"no {beside}: what {weights} was adapted to before is not among the old objectives")
     pool = [one for one in dict.fromkeys((*landmarks(), *earlier)) if one != wish]
     with progress("adapting") as step:
         after = learn(before, wish, draw, pool=pool, updates=updates, seed=seed, replay=replay, told=step)

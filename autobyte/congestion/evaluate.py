@@ -107,9 +107,9 @@ def best_steady(
     settled: int = SETTLED,
     seed: int = 0,
 ) -> Floats:
-    """What nobody who has to find the rate can be expected to exceed: the best rate that never changes.
+    """What the best rate that never changes gets. It is no proven bound: a rate that changes may get more.
 
-    It is chosen for each objective and link among `STEADY`, by somebody who knows the link. Arguments are those of
+    It is chosen for each objective and link among `STEADY`, with knowledge of the link. Arguments are those of
     `serve`; links, losses and what counts are the same.
 
     Returns:

@@ -55,8 +55,11 @@ def test_train_evaluate_and_adapt(tmp_path: Path, capsys: pytest.CaptureFixture[
     once_more = shown(capsys, *again, "--out", str(adapted))  # the first adaptation is one of the old ones now
     assert once_more["adapted_to"] == [[0.7, 0.2, 0.1], [0.55, 0.3, 0.15]]
     assert (moved["pool"], once_more["pool"]) == (35, 36)  # 0.7, 0.2, 0.1 is a landmark, and was new
-    assert run(["congestion", *words, "--out", str(adapted), "--no-replay"]) == 0
-    assert "old objectives" in capsys.readouterr().out
+    adapted.with_suffix(".json").unlink()
+    assert run(["congestion", *again, "--out", str(adapted), "--no-replay"]) == 0
+    told = capsys.readouterr()
+    assert "old objectives" in told.out
+    assert f"what {adapted} was adapted to before is not among the old objectives" in told.err
 
 
 def test_bench_runs_each_on_the_link(capsys: pytest.CaptureFixture[str]) -> None:
