@@ -202,7 +202,7 @@ def rows(cell: Cell, front: FrontEnd, engine: str, runs: Mapping[str, Sequence[R
                 "bound_s": least_s,
                 "over_bound": step_s / least_s,
                 "config": middle.get("config"),
-                "exposed_s": middle.get("exposed_s"),
+                "exposed_s": middle.get("exposed_s", (middle.get("report") or {}).get("exposed_s")),
             }
         )
     fastest_s = min((row["step_s"] for row in made if row["own"]), default=None)

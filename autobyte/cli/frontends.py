@@ -92,7 +92,7 @@ def _show(outcome: dict[str, Any]) -> None:
             "–" if row["config"] is None else label(row["config"]),
             f"{row['step_s'] * 1e3:.0f} ms",
             f"{(row['step_high_s'] - row['step_low_s']) / 2 * 1e3:.0f}",
-            "–" if row["exposed_s"] is None else f"{row['exposed_s'] * 1e3:.0f} ms",
+            "–" if row.get("exposed_s") is None else f"{row['exposed_s'] * 1e3:.0f} ms",
             f"{row['over_bound']:.2f}x",
             f"{row['speedup']:.2f}x",
         )

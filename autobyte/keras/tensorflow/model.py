@@ -144,7 +144,8 @@ class WrappedModel(Wrapped):
             with tf.control_dependencies(there):  # where data ends, Keras runs a step that has none
                 self._begun = gradients.mark(gradients.averaging.begin, gradients.token())
                 if self._late is not None:
-                    self._late.take()
+                    with tf.control_dependencies([self._begun]):  # what it waits for is of this forward pass
+                        self._late.take()
             try:
                 return train_step(data)
             finally:
