@@ -3,6 +3,7 @@
 python leaving.py twin|auto tensors|fork|spawn returns|raises|SIGINT|SIGTERM FILE
 """
 
+import gc
 import os
 import signal
 import sys
@@ -46,6 +47,7 @@ def main(chooses: str, source: str, end: str, file: str) -> None:
     optimizer.close()
     threads = ref(dist.group.WORLD)
     dist.destroy_process_group()
+    gc.collect()
     if threads() is not None:
         raise RuntimeError("something keeps the default group, so its threads run on while the process ends")
 

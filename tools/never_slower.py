@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from judge_tables import fill
-from shaped_tables import DATA, NAMES, ROOT, kept, never
+from shaped_tables import DATA, ROOT, kept, never
 
 from autobyte.bench.bench import BUCKETS_MIB, Cell, entry, measure
 from autobyte.bench.priority import undisturbed
@@ -33,13 +33,20 @@ STAYS = ("config", "reduced", "decided_after", "bucket_mib", "buckets_s", "cpu_s
 Launch = dict[str, Any]
 
 
+def known() -> list[Cell]:
+    """The cells of the bench."""
+    return [Cell(**outcome["cell"]) for folder in ("bench", "dilated") for outcome in kept(folder)]
+
+
+def rate_of(cell: Cell) -> float:
+    """The rate that a cell stands for (Gbit/s)."""
+    return round(cell.stands_for * 8e-9, 6)
+
+
 def cells(rates: Sequence[float]) -> Iterator[Cell]:
-    """The cells of the bench, by the rates that they stand for (Gbit/s), those with dilated time last."""
-    known = [Cell(**outcome["cell"]) for folder in ("bench", "dilated") for outcome in kept(folder)]
+    """The cells of the bench at these rates (Gbit/s), those with dilated time last."""
     for dilated, rate in product((False, True), rates):
-        for cell in known:
-            if abs(cell.stands_for * 8e-9 / rate - 1) < 1e-6 and (cell.dilation != 1) == dilated:
-                yield cell
+        yield from (cell for cell in known() if rate_of(cell) == rate and (cell.dilation != 1) == dilated)
 
 
 def name_of(cell: Cell) -> str:
@@ -104,8 +111,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no launch begins")
     given = parser.parse_args()
     until_s = time.monotonic() + 60 * given.minutes
-    models = given.models.split(",") if given.models else list(NAMES)
+    all_models, all_rates = {cell.model for cell in known()}, {rate_of(cell) for cell in known()}
+    models = given.models.split(",") if given.models else list(all_models)
     rates = [float(rate) for rate in given.rates.split(",")]
+    for option, asked, there in (("--models", models, all_models), ("--rates", rates, all_rates)):
+        if absent := [each for each in asked if each not in there]:
+            parser.error(f"no cell for {option} {absent[0]}; there are {', '.join(map(str, sorted(there)))}")
     wanted = [cell for cell in cells(rates) if cell.model in models]
     for cell, before in () if given.table else missing(wanted, given.launches):
         if time.monotonic() > until_s:

@@ -34,6 +34,8 @@ from autobyte.tuning import WINDOW
 WARMUP = 6  # steps: the first is synchronous, three measure layers, two switch to the plan made from them
 AUDITIONS = 230  # steps until `auto` has measured its ten candidates, and three of them twice more
 AFTER_SWITCH = 3  # steps until a switch has taken effect
+UNUSED = 3  # models that are made first where two are compared: the first of a process takes some percent longer
+FAILED = 2  # what rank 0 tells in place of whether something is decided
 
 Step = Callable[[], None]
 
@@ -75,6 +77,7 @@ def measure(
         alone = _ddp(model, run, device, clip) if run["scheduler"] == "ddp" else _plain(model, device)
         yield run | timed(alone, warmup=WARMUP, steps=steps)
         return
+    unused = [ab.emulate(model, device=device) for _ in range(UNUSED if run.get("beside") else 0)]
     emulated = ab.emulate(model, device=device)
     if run.get("beside"):
         emulated.autobyte_average = True  # DDP divides sums, too; only where both do can PyTorch's reducer take over
@@ -111,6 +114,7 @@ def measure(
             yield run | {"config": config} | timed(step, warmup=AFTER_SWITCH, steps=steps)
     finally:
         optimizer.close()
+        del unused  # they fill holes in the heap until then
 
 
 def timed(step: Step, *, warmup: int, steps: int) -> dict[str, Any]:
@@ -236,15 +240,22 @@ def _in_turn(
 
 
 def _decide(step: Step, optimizer: ab.DistributedOptimizer) -> int:
-    """Train until `auto` has chosen, and its choice is in force; how many steps that took."""
+    """Train until `auto` has chosen, and its choice is in force; how many steps that took.
+
+    Raises:
+        RuntimeError: it has failed, so it may never choose.
+    """
     decided, taken = _flag(), 0
     while not decided:
         for _ in range(WINDOW):
             step()
         taken += WINDOW
         report = optimizer.report()
-        decided[0] = report is not None and report.state == "settled"
+        failure = report.failure if report is not None else ""
+        decided[0] = FAILED if failure else report is not None and report.state == "settled"
         dist.broadcast(decided, 0)
+    if decided == FAILED:
+        raise RuntimeError(f"auto has not decided: {failure or 'see rank 0'}")
     for _ in range(2 * WINDOW):  # its last decision may still be thought about
         step()
     return taken

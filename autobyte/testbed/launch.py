@@ -106,15 +106,16 @@ class Launch:
         self._stopped: set[int] = set()
         self._failed: int | None = None  # the first rank that ended badly by itself
         hosts = [seat.host for seat in seats]
-        try:
-            with ThreadPoolExecutor(1) as starter:  # Ctrl-C stops this thread only: no process starts unrecorded
+        # Ctrl-C interrupts the main thread, never the one that starts processes.
+        with ThreadPoolExecutor(1) as starter:
+            try:
                 for rank, seat in enumerate(seats):
                     variables = rank_environment(rank, hosts, master, port, interface)
                     variables |= dict(seat.env) | dict(env or {})
                     starter.submit(self._start, command, rank, seat, variables).result()
-        except BaseException:
-            self.stop()
-            raise
+            except BaseException:
+                starter.submit(self.stop).result()  # after a start that is under way, even if Ctrl-C comes again
+                raise
 
     def __enter__(self) -> Self:
         return self

@@ -46,13 +46,10 @@ one gradient, layer or block stays with those who act on it: Exchange counts bac
 averages have arrived, Updates which layers are due, and Runner and Core which blocks are under way.
 """
 
-# Its functions have the default group as a default argument, as it is when they are imported. Later that is a group
-# that outlives destroy_process_group(), and whose threads may end the process by SIGABRT at exit; now it is None.
-import torch.distributed.nn.functional  # noqa: F401
-
 from autobyte.config import Config, Space
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.serving import serve
+from autobyte.torch.groups import free_default_group
 from autobyte.torch.optimizer import DistributedOptimizer, report
 from autobyte.torch.profiling.emulate import emulate
 from autobyte.torch.tuning.callback import WindowReport
@@ -69,3 +66,5 @@ __all__ = [
     "report",
     "serve",
 ]
+
+free_default_group()

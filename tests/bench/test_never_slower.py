@@ -12,11 +12,13 @@ from ranks import on_ranks
 from autobyte.bench import cell as rank_side
 from autobyte.bench.bench import Cell, entry
 from autobyte.config import Config
+from autobyte.job import Job
 from autobyte.models import find
 from autobyte.torch.tuning import audition
 from autobyte.units import MIB
 
 ROOT = Path(__file__).parents[2]
+BUCKETS = Config(MIB, MIB, "ddp")
 CELL = Cell("vgg16", 4, 2.5e8, compute_s=0.4, size_scale=0.063)
 
 
@@ -29,20 +31,27 @@ def test_turns_of_auto_and_of_ddp_at_its_best(tmp_path: Path) -> None:
     assert again["bucket_mib"] == 25
     for row in (first, again):
         assert len(row["steps_s"]) == len(row["ddp_s"]) == 6  # two turns of three steps
-        assert row["config"]["policy"] == "ddp"
-    assert again["decided_after"] <= first["decided_after"]
+        assert row["config"] == BUCKETS.to_json()  # again, it is what the first run has kept
 
 
-def _in_turn(_rank: int, folder: str) -> list[dict[str, Any]]:
-    audition.shortlist = lambda job, **_: [Config(MIB, MIB, "ddp")]  # type: ignore[assignment]
+def _in_turn(rank: int, folder: str) -> list[dict[str, Any]]:
     model = find("vgg16").scaled(time=0.001, size=0.001)
     found = str(Path(folder, "found.toml"))
     how = {"steps": 3, "pace": Path(folder, "pace"), "device": torch.device("cpu")}
     rows = []
-    for buckets in ([1, 25], [25]):
+    for config, buckets in ((BUCKETS, [1, 25]), (Config(2 * MIB, 2 * MIB, "ddp"), [25])):
+        audition.shortlist = lambda job, config=config, **_: [config]  # type: ignore[assignment]
         run = entry("auto", "autobyte", "allreduce", None, policy="auto", beside=buckets, turns=2, keep=found)
         rows += rank_side.measure(model, run, **how)
+    audition.shortlist = _fail
+    why = "see rank 0" if rank else "ValueError: no config"
+    with pytest.raises(RuntimeError, match=f"auto has not decided: {why}"):
+        list(rank_side.measure(model, run | {"keep": None}, **how))
     return rows
+
+
+def _fail(job: Job, **_: object) -> list[Config]:
+    raise ValueError("no config")
 
 
 @pytest.fixture
@@ -57,7 +66,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def launch_of(auto_s: float, ddp_s: float = 0.42, **more: Any) -> dict[str, Any]:
-    told = {"config": Config(MIB, MIB, "ddp").to_json(), "reduced": True, "bucket_mib": 25}
+    told = {"config": BUCKETS.to_json(), "reduced": True, "bucket_mib": 25}
     told |= {"steps_s": [auto_s, auto_s, 9.0], "ddp_s": [ddp_s] * 3, "other_cores": 0.04, "unsound_links": 0}
     return told | more
 
@@ -66,6 +75,20 @@ def test_the_cells_are_those_of_the_bench_the_dilated_last(tool: Any, monkeypatc
     monkeypatch.undo()
     found = [(cell.stands_for * 8e-9, cell.dilation) for cell in tool.cells([2, 0.5, 1])]
     assert found == [(2, 1)] * 4 + [(0.5, 1)] * 4 + [(1, 1)] * 4 + [(2, 4)] * 4
+
+
+def test_a_cell_that_is_not_there_is_named(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    for words, said in (
+        (["--rates", "2,10"], "no cell for --rates 10.0; there are 0.5, 1.0, 2.0"),
+        (["--models", "vgg19"], "no cell for --models vgg19; there are densenet121, gpt2, resnet50, vgg16"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["never_slower.py", *words])
+        with pytest.raises(SystemExit):
+            tool.main()
+        assert said in capsys.readouterr().err
 
 
 def test_launches_go_on_where_they_were_stopped(tool: Any) -> None:

@@ -77,12 +77,14 @@ def _in_turn(rank: int, layers: int, width: int, height: int, pairs: int) -> tup
         spent(0), spent(1)
         if ours.training.exchange.reduction is not None:
             break
+    assert ours.training.exchange.reduction is not None, "gradients were not handed over"
     for _ in range(5):
         spent(0), spent(1)
     rows = []
     while len(rows) < pairs:
         first, second = (spent(0), spent(1)) if len(rows) % 2 else (spent(1), spent(0))
         rows.append((first, second) if len(rows) % 2 else (second, first))
+    assert ours.training.exchange.reduction is not None, "gradients were taken back while steps were measured"
     ours.close()
     mine, ddps = torch.tensor(rows, dtype=torch.float64).unbind(dim=1)
     ratios, more_s = (mine / ddps).median(dim=0).values, (mine - ddps).median(dim=0).values

@@ -194,8 +194,9 @@ with Launch(sys.argv[1:], [Seat(0, nullcontext), Seat(1, nullcontext)], master="
 """
 
 
-@pytest.mark.parametrize("slow_s", [0, 0.3])  # Ctrl-C comes while ranks train, or while the last one is being started
-def test_nothing_is_left_after_ctrl_c(pids: Path, slow_s: float) -> None:
+@pytest.mark.parametrize(("slow_s", "times"), [(0, 1), (0.5, 2)])
+def test_nothing_is_left_after_ctrl_c(pids: Path, slow_s: float, times: int) -> None:
+    """It comes while ranks train, or twice while the last one is being started."""
     script = f"sleep 600 & echo $! > {pids}/$RANK.pid; wait"
     runner = subprocess.Popen(
         [sys.executable, "-c", RUNNER.format(slow_s=slow_s), "sh", "-c", script],
@@ -204,5 +205,7 @@ def test_nothing_is_left_after_ctrl_c(pids: Path, slow_s: float) -> None:
     )
     while len(written(pids)) < 2:
         time.sleep(0.02)
-    runner.send_signal(signal.SIGINT)
+    for _ in range(times):
+        runner.send_signal(signal.SIGINT)
+        time.sleep(0.1)
     assert runner.wait(20) != 0

@@ -168,6 +168,24 @@ def _loops(rank: int) -> None:
         told_twice(rank, tell)
 
 
+def test_a_part_and_the_model_are_compiled_meanwhile() -> None:
+    on_ranks(_compiled, 2, timeout_s=120)
+
+
+def _compiled(rank: int) -> None:
+    def tell(model: Any, optimizer: Any) -> None:
+        ours = not isinstance(model, DistributedDataParallel)
+        train(model, optimizer, rank, range(500, 503))
+        if ours:
+            model[2].compile(backend="eager")
+        train(model, optimizer, rank, range(503, 509))
+        compiled = torch.compile(model, backend="eager") if ours else model
+        for step in range(509, 517):
+            train(compiled if step % 3 else model, optimizer, rank, range(step, step + 1))
+
+    told_twice(rank, tell)
+
+
 def test_our_own_clipping_is_torchs() -> None:
     on_ranks(_own_clipping, 2)
 

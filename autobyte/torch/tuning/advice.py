@@ -16,7 +16,7 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.job import Floats, Job
 from autobyte.torch.model.planning import MeasuredPlan, NamedLayer, planned_order, priced, timed
-from autobyte.torch.tuning.audition import CLOSE, Audition
+from autobyte.torch.tuning.audition import Audition
 from autobyte.torch.tuning.callback import State
 from autobyte.torch.tuning.costs import NOMINAL_S, BlockCosts
 from autobyte.torch.tuning.kept import Trial
@@ -32,6 +32,7 @@ log = logging.getLogger("autobyte")
 DRIFT = 0.1  # relative change of times or rates that calls for a new plan
 NOTICE = 2  # steps from the announcement that a window ends until all ranks have seen it
 SLOW = 3  # steps behind the warm-up that tell that a config is too slow, if all of them do
+BEHIND = 1.15  # times the fastest config's step: what is slower cannot win; 5 % may be noise
 PARTING_S = 2.0  # how long the end of training waits for a thought
 
 
@@ -255,18 +256,20 @@ class Adviser:
         return max(steps, default=0.0) > 3 * best or min(steps[WARMUP:], default=0.0) > 1.5 * best
 
     def _loses(self, steps: Sequence[float]) -> bool:
-        """Whether a config that is heard for the first time in an audition will not be heard again.
+        """Whether a config that is heard for the first time in an audition is clearly too slow to win.
 
-        That is so if its steps are further behind the fastest than those that are close. Three tell, if none of them
-        is nearer: a trial that is clearly slower costs seven steps, and not ten.
+        Three steps tell, if none of them is near the fastest: such a trial costs seven steps in place of ten, or nine
+        where averages wait on a device. The first window on an engine is whole: its candidates are chosen from it.
         """
         audition = None if self._search is None else self._search.audition
-        if audition is None or self._thinks or not WARMUP + SLOW <= len(steps) < WINDOW - 1:
+        if audition is None or audition.over or audition.opens or self._thinks:
+            return False
+        if not WARMUP + SLOW <= len(steps) < WINDOW - 1:
             return False
         heard = audition.trials
         if not heard or self._training.config in heard:
             return False
-        return min(steps[WARMUP:]) > CLOSE * min(trial.step_s for trial in heard.values())
+        return min(steps[WARMUP:]) > BEHIND * min(trial.step_s for trial in heard.values())
 
     def take(self) -> Advice | None:
         """The answer, once."""
@@ -427,15 +430,16 @@ class Adviser:
 
     def _audition(self, window: Window, search: Search, audition: Audition) -> Config:
         """The config that runs next in an audition of policies."""
-        step_s = self._try(window) if self._begun else None  # the first ran without a plan from measured times
+        whole = min(1.0, len(window.step_s) / WINDOW)
+        step_s = self._try(window, whole) if self._begun else None  # the first ran without a plan from measured times
         self._begun = True
         ended, begun = audition.over, audition.left is not None
         usual_s, measured = audition.usual_s, partial(self.measured_job, window)
         chosen = audition.choose(measured, window.config, step_s, fresh=not window.reduced)
         if not begun:
             log.info(
-                "search begun: %d configs are measured, one window of ten steps each; DDP's best buckets are one of "
-                "them%s", 1 + (audition.left or 0), search.elsewhere,
+                "search begun: %d configs are measured, in windows of at most ten steps; DDP's best buckets are one "
+                "of them%s", 1 + (audition.left or 0), search.elsewhere,
             )  # fmt: skip
         if audition.over and not ended:
             search.finish(measured(), chosen, audition.trials)

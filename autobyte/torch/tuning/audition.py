@@ -52,6 +52,11 @@ class Audition:
         return self._final and not self._hearing
 
     @property
+    def opens(self) -> bool:
+        """Whether the latest answer is the first on its engine: candidates there are chosen from its window."""
+        return self._opens
+
+    @property
     def left(self) -> int | None:
         """How many windows are still to be measured; None before it has begun."""
         return None if self._left is None else len(self._left)

@@ -29,7 +29,7 @@ _HEADING = """\
 class Trial:
     """What windows of one config showed."""
 
-    windows: float = 0  # of ten steps; one whose tuner wanted five is half of one
+    windows: float = 0  # of ten steps; one that ended after five is half of one
     step_s: float = 0.0  # mean over them
 
 

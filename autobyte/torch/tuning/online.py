@@ -49,9 +49,9 @@ class _Ended(NamedTuple):
 class Online:
     """Counts steps, gathers what a window showed, and switches when rank 0 has an answer.
 
-    A window ends early if it is hopelessly slow, or if its tuner wants a short one. When rank 0 has something to say,
-    it sets a flag that travels with the counts of missing gradients, which every step makes anyway. So all ranks see
-    the flag after the same step.
+    A window ends early if it is hopelessly slow, or clearly too slow to win an audition, or if its tuner wants a
+    short one. When rank 0 has something to say, it sets a flag that travels with the counts of missing gradients,
+    which every step makes anyway. So all ranks see the flag after the same step.
 
     Args:
         training: what is tuned.

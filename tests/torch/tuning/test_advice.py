@@ -18,8 +18,8 @@ from autobyte.job import Cluster, Job
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import MeasuredPlan, begin_with, unmeasured
 from autobyte.torch.tuning import advice
-from autobyte.torch.tuning.advice import NOTICE, Advice, Adviser, Window
-from autobyte.torch.tuning.audition import CLOSE, HOLD
+from autobyte.torch.tuning.advice import BEHIND, NOTICE, Advice, Adviser, Window
+from autobyte.torch.tuning.audition import HOLD
 from autobyte.torch.tuning.kept import Kept, Trial
 from autobyte.torch.tuning.report import report_on
 from autobyte.torch.tuning.search import Search
@@ -184,17 +184,33 @@ def test_a_trial_of_an_audition_ends_when_three_steps_are_clearly_slower() -> No
     training, layers = make_training()
     search = Search(training, tuner=None, space=None, budget=None, seed=0, keep=None)
     adviser = Adviser(training, layers, search)
-    slow, close = 0.02 * CLOSE + 1e-6, 0.02 * CLOSE - 1e-6
-    assert search.audition is not None
-    search.audition.settle(CONFIG, 0.02)  # what was heard so far
+    slow, close = 0.02 * BEHIND + 1e-6, 0.02 * BEHIND - 1e-6
+    audition = search.audition
+    assert audition is not None
+    audition._seen = {CONFIG: [0.02]}
     assert not adviser.enough([0.02, 0.02, slow, slow, slow])  # it has been heard before
     training.config = OTHER
     assert not adviser.enough([0.02, 0.02, slow, slow])
     assert adviser.enough([0.02, 0.02, slow, slow, slow])
     assert not adviser.enough([0.02, 0.02, slow, close, slow, slow])
     assert not adviser.enough([0.02, 0.02, *[slow] * (WINDOW - 1 - WARMUP)])  # it ends anyway
+    audition._opens = True  # candidates on this engine are chosen from the window
+    assert not adviser.enough([0.02, 0.02, slow, slow, slow])
+    audition._opens, audition._final = False, True  # the audition is over
+    assert not adviser.enough([0.02, 0.02, slow, slow, slow])
+    audition._final = False
+    assert adviser.enough([0.02, 0.02, slow, slow, slow])
     adviser._search = None
     assert not adviser.enough([0.02, 0.02, slow, slow, slow])
+
+
+def test_a_trial_of_an_audition_that_ends_early_counts_for_its_steps() -> None:
+    training, layers = make_training()
+    search = Search(training, tuner=None, space=None, budget=None, seed=0, keep=None)
+    adviser = Adviser(training, layers, search)
+    (config,) = follow(adviser, CONFIG, 1)
+    heard(adviser, replace(window(), config=config, step_s=np.full(7, 0.03)))
+    assert adviser.trials == {config: Trial(windows=0.7, step_s=pytest.approx(0.03))}
 
 
 def test_links_that_drift_after_a_switch_bring_a_new_plan(adviser: Adviser) -> None:

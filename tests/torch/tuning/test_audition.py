@@ -73,15 +73,18 @@ def test_on_each_engine_candidates_are_heard_that_fit_it_and_the_fastest_of_all_
     job = make_job(500_000, 2_000_000, 4_000_000)
     dear = priced(job, bytes_per_s=1e9, per_block_s=5e-3)
     audition, config, step_s, heard = Audition(["", "host"]), Config(1, 1), None, []
+    opening = []
     by_engine = {"": job, "host": dear}.__getitem__
     assert shortlist(job) != shortlist(dear)
     while not audition.over:
         config = audition.choose(partial(by_engine, config.engine), config, step_s)
         step_s = truly_s(config) * (0.95 if config.engine else 1.0)
         heard.append(config)
+        opening += [config] * audition.opens
     first, there = shortlist(job), [replace(each, engine="host") for each in shortlist(dear)]
     begin = replace(min(first, key=truly_s), engine="host")
     assert heard[: len(first) + 1] == [*first, begin]
+    assert opening == [begin]
     then = [each for each in there if each != begin]
     assert heard[len(first) + 1 :][: len(then)] == then
     assert heard[-1] == min(dict.fromkeys(heard), key=lambda each: truly_s(each) * (0.95 if each.engine else 1.0))
