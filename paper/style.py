@@ -72,6 +72,7 @@ NAMES = {
     "default": "ByteScheduler, default",
     "bytescheduler": "ByteScheduler",
     "usbyte": "US-Byte",
+    "usbyte-published": "US-Byte, published",
     "constant": "best constant",
     "grid": "grid, 304 pairs",
     "grid-16": "grid, 16 of them",

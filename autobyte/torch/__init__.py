@@ -49,7 +49,6 @@ averages have arrived, Updates which layers are due, and Runner and Core which b
 from autobyte.config import Config, Space
 from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.serving import serve
-from autobyte.torch.groups import free_default_group
 from autobyte.torch.optimizer import DistributedOptimizer, report
 from autobyte.torch.profiling.emulate import emulate
 from autobyte.torch.tuning.callback import WindowReport
@@ -66,5 +65,3 @@ __all__ = [
     "report",
     "serve",
 ]
-
-free_default_group()

@@ -35,6 +35,7 @@ from autobyte.torch.exchange.admission import is_off, is_rank_0
 from autobyte.torch.exchange.join import Company
 from autobyte.torch.exchange.pacing import pace_of
 from autobyte.torch.exchange.training import Training
+from autobyte.torch.groups import free_default_group
 from autobyte.torch.listening import Listeners
 from autobyte.torch.log import show_log
 from autobyte.torch.model.clipping import check_norm
@@ -426,6 +427,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             self._mode.close()
         finally:
             self._turn_off()
+            free_default_group()
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """Say what this rank does once its inputs have ended, within torch's `Join([optimizer])`.
