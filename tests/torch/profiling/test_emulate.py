@@ -46,15 +46,31 @@ def test_gradients_are_complete_layer_by_layer_from_the_back() -> None:
     assert len(order) == 3
 
 
-def test_a_device_catches_up_on_small_delays_and_not_on_long_ones() -> None:
-    device, began = Device(), time.perf_counter()
+class LateClock:
+    """A clock on which every sleep takes half a millisecond longer than it should."""
+
+    LATE_S = 0.0005
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds + self.LATE_S
+
+
+def test_a_device_catches_up_on_small_delays_and_not_on_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, device = LateClock(), Device()
+    monkeypatch.setattr(emulate, "time", clock)
     for _ in range(20):
         device.busy(0.002)  # every sleep is a little late, and none adds to the next
-    assert 0.04 <= time.perf_counter() - began < 0.06
-    time.sleep(10 * SLACK_S)
-    before = time.perf_counter()
+    assert clock.now_s - 100.0 == pytest.approx(0.04 + clock.LATE_S)
+    clock.now_s += 10 * SLACK_S
+    before = clock.now_s
     device.busy(0.01)
-    assert time.perf_counter() - before >= 0.01
+    assert clock.now_s - before == pytest.approx(0.01 + clock.LATE_S)
 
 
 class TenMilliseconds:
