@@ -368,6 +368,8 @@ class On:
         """Use a config from the next step on. Collective."""
         check_sizes(config, "the config")
         self.training.control.agree("a config", f"{config}; engine {config.engine or self.training.engine}")
+        if self._search is not None:
+            self._search.stay(config)
         if self._online is not None:
             self._online.use(config)
         else:
@@ -513,13 +515,9 @@ class On:
             adviser = None
             if self.training.rank == 0:
                 adviser = Adviser(
-                    self.training,
-                    layers,
-                    self._search,
-                    drift=self._drift,
-                    recording=self._recording(),
+                    self.training, layers, self._search, drift=self._drift, recording=self._recording(),
                     reducible=self.training.reducible,
-                )
+                )  # fmt: skip
             self._times = times
             self._handover = Handover(
                 self._model,

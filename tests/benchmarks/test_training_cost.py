@@ -192,7 +192,12 @@ def _control(rank: int) -> float:
     control.own_gloo = lambda *arguments, **keywords: Counting(make(*arguments, **keywords))
     model = ab.emulate(load("resnet50"), time_scale=0.02)
     optimizer = ab.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model, engine="instant", timeout=timedelta(seconds=60)
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model,
+        policy="bytescheduler",
+        engine="instant",
+        keep=None,
+        timeout=timedelta(seconds=60),
     )
     steps = 30
     for _ in range(steps):
@@ -213,7 +218,9 @@ def test_timing_layers_costs_little() -> None:
 def _timing(rank: int) -> float:
     instant()
     model = deep()
-    optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model, engine="instant")
+    optimizer = ab.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), model, policy="bytescheduler", engine="instant", keep=None
+    )
 
     def marks() -> None:
         measured = optimizer._mode._online._times
@@ -250,7 +257,7 @@ def _traced(rank: int, path: Path) -> tuple[float, float]:
     instant()
     model = deep()
     sgd = torch.optim.SGD(model.parameters(), lr=0.01)
-    optimizer = ab.DistributedOptimizer(sgd, model, engine="instant", keep=None)
+    optimizer = ab.DistributedOptimizer(sgd, model, policy="bytescheduler", engine="instant", keep=None)
     train = stepping(model, optimizer)
 
     def timed(steps: int) -> float:
@@ -454,7 +461,9 @@ def _wrapping(rank: int) -> dict[int, float]:
         for _ in range(3):
             model = chain(*size)
             began_s = time.thread_time()
-            optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model, keep=None)
+            optimizer = ab.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.01), model, policy="bytescheduler", keep=None
+            )
             times.append(time.thread_time() - began_s)
             optimizer.close()
         spent_s[size[0]] = min(times) / size[0]

@@ -161,9 +161,17 @@ class Online:
             if len(self._steps) > max(WARMUP, self._training.exchange.out):  # else it was about the window before
                 self._end_window()
             return
+        self._tell_passed()
         self._follow(answer)
         self.reset()
-        self._last_s = time.perf_counter()  # the time of the switch counts to no step
+        before_s, self._last_s = self._last_s, time.perf_counter()  # the time of the switch counts to no step
+        if self.adviser is not None:
+            self.adviser.passed([], reduced=answer.reduced, switch_s=self._last_s - before_s)
+
+    def _tell_passed(self) -> None:
+        """Tell rank 0 what the steps so far have taken."""
+        if self.adviser is not None:
+            self.adviser.passed(self._steps, reduced=self._training.exchange.reduction is not None)
 
     def _share(self, answer: Advice | None) -> Advice | None:
         """Rank 0's answer, on every rank. Collective."""
@@ -195,6 +203,7 @@ class Online:
         ended = _Ended(rows, training.config, self._first, len(self._steps), training.progress.steps, reduced)
         self._ended.append(ended)
         self._planned, self._brief = True, False
+        self._tell_passed()
         self.reset()
         self._hear(wait=not training.exchange.ahead_of_ranks)
 
