@@ -1,6 +1,7 @@
 """Where DDP's buckets stay, gradients go by PyTorch's own reducer: to the bit as with DDP, whatever a loop does."""
 
 import copy
+import gc
 import logging
 import os
 import re
@@ -12,6 +13,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -28,6 +30,7 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.scheduler.policies.ddp import DEFAULT_BUCKETS
 from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.groups import free_default_group
 from autobyte.torch.tuning import audition
 
 KIB = 1024
@@ -97,7 +100,7 @@ def _by_default(rank: int, folder: str) -> None:
     optimizer, module, theirs = ab.DistributedOptimizer(sgd(model), model), DistributedDataParallel(twin), sgd(twin)
     second = make_mlp()
     beside = ab.DistributedOptimizer(sgd(second), second)
-    for step in range(60):
+    for step in range(30):
         train(model, optimizer, rank, range(step, step + 1))
         train(module, theirs, rank, range(step, step + 1))
         train(second, beside, rank, range(step, step + 1))
@@ -168,6 +171,25 @@ def _hooks(rank: int) -> None:
         model(rows(0, 0, 5, 12)).sum().backward()
     assert not model._forward_hooks
     assert_equal(before, list(model.parameters()))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_the_reducer_does_not_keep_the_default_group(closes: bool) -> None:
+    """What holds it last destroys it, and may wait then for a thread that waits for it."""
+    assert on_ranks(_lets_go, 2, closes) == [None, None]
+
+
+def _lets_go(rank: int, closes: bool) -> object:
+    optimizer = handed_over(rank, make_mlp())
+    if closes:
+        optimizer.close()
+    free_default_group()
+    group = ref(dist.group.WORLD)
+    dist.barrier()
+    dist.destroy_process_group()
+    gc.collect()
+    assert closes or is_reduced(optimizer)
+    return group()
 
 
 def test_what_loops_do() -> None:
