@@ -3,8 +3,8 @@
     python paper/mocc_adaptation.py        # after mocc_objectives.py
 
 Simulated, on the paper's range of links. Two networks adapt: the one that ships, which was trained on 36 landmarks,
-and one that was trained on 3 of them, in an eighth of the updates. Either has half as many intervals to adapt as the
-learner from scratch has in all. Writes figures/mocc_adaptation.{pdf,png} and
+and one that was trained on 3 of them, in an eighth of the updates. Updates are as large as those of the learner from
+scratch, learn as fast at first, and are half as many. Writes figures/mocc_adaptation.{pdf,png} and
 
 data/mocc_adaptation.csv    monitor intervals until an unseen objective has 99 % of its specialists' reward (what
                             they are: mocc_objectives.py): by either network with requirement replay, and by a network
@@ -16,6 +16,7 @@ data/mocc_forgetting.csv    reward of the 36 landmarks, and of three new objecti
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 import mocc_networks
@@ -24,14 +25,15 @@ import sheet
 import style
 from mocc_networks import DRAW, Study
 
-from autobyte.congestion.adapt import LINKS, STEPS, adapted
+from autobyte.congestion.adapt import STEPS, adapted
 from autobyte.congestion.objectives import Objective, landmarks
+from autobyte.congestion.train import FIRST_RATE
 
 NAME = "mocc_adaptation"
 ENOUGH = 0.99  # of the specialists' reward
 WISHES = (Objective(0.9, 0.05, 0.05), Objective(0.05, 0.9, 0.05), Objective(0.05, 0.05, 0.9))
 GRIDS = {36: 10, 3: 4}  # landmarks of a network, and the steps of their grid
-EARLY, LATE = 4, 4  # a look after each of the first updates, then after every so many
+EVERY = 8  # updates between two looks: as many intervals as between two looks at the learner from scratch
 TURN = 2  # looks while the network is trained on one of three objectives
 Curve = Sequence[tuple[int, float]]
 
@@ -52,12 +54,13 @@ def adapt(cell: tuple[Study, Objective, int, int]) -> Curve:
     """Monitor intervals and reward while a network learns an objective."""
     study, objective, seed, known = cell
     before = trained(study, known, seed)
-    updates = adapted(before, objective, DRAW, pool=landmarks(GRIDS[known]), seed=seed)
+    pool, size = landmarks(GRIDS[known]), {"rate": FIRST_RATE, "links": study.learner.links}
+    updates = adapted(before, objective, DRAW, pool=pool, seed=seed, **size)
     policies = [before, *islice(updates, study.adapting)]
     return [
-        (done * LINKS * STEPS, float(mocc_networks.rewards(study, policy, [objective])[0]))
+        (done * study.learner.links * STEPS, float(mocc_networks.rewards(study, policy, [objective])[0]))
         for done, policy in enumerate(policies)
-        if done <= EARLY or done % LATE == 0
+        if done % EVERY == 0
     ]
 
 
@@ -72,16 +75,18 @@ def until(curve: Curve, target: float) -> tuple[int, bool]:
 def forget(cell: tuple[Study, int, bool]) -> list[sheet.Row]:
     """Rewards while the network is trained on three objectives, one after the other."""
     study, seed, replay = cell
+    few = replace(study, links=max(2, study.links // 4))  # of each of 39 objectives
     now, pool, between = mocc_networks.mocc(study, seed), list(landmarks()), max(1, study.forgetting // TURN)
     policies = [now]
     for turn, wish in enumerate(WISHES):
-        updates = adapted(now, wish, DRAW, pool=pool, seed=len(WISHES) * seed + turn, replay=replay)
+        key, size = len(WISHES) * seed + turn, {"rate": FIRST_RATE, "links": study.learner.links}
+        updates = adapted(now, wish, DRAW, pool=pool, seed=key, replay=replay, **size)
         policies += islice(updates, between - 1, study.forgetting, between)
         now = policies[-1]
         pool.append(wish)
-    first, rows = mocc_networks.rewards(study, policies[0], landmarks()), []
+    first, rows = mocc_networks.rewards(few, policies[0], landmarks()), []
     for place, policy in enumerate(policies):
-        old, new = (mocc_networks.rewards(study, policy, wishes) for wishes in (landmarks(), WISHES))
+        old, new = (mocc_networks.rewards(few, policy, wishes) for wishes in (landmarks(), WISHES))
         row = {"seed": seed, "replay": int(replay), "updates": place * between, "old": old.mean()}
         row |= {"old_least": (old / first).min()}
         rows.append(row | {f"new_{number}": reward for number, reward in enumerate(new, 1)})

@@ -50,8 +50,8 @@ class Study:
         alone: of them, those that have specialists: the first ones.
         steep: of the others, those with the most weight on latency, which have specialists, too.
         look: intervals between two looks at the reward of what learns alone.
-        adapting: updates of an adaptation: half as many intervals as a learner of one objective has.
-        forgetting: updates for each of three new objectives, where old ones may be forgotten.
+        adapting: updates of an adaptation, as large as those of a learner of one objective, and half as many.
+        forgetting: updates for each of three new objectives, where old ones may be forgotten, as large.
         seed: of the links that networks are judged on, and of the unseen objectives.
     """
 
@@ -64,8 +64,8 @@ class Study:
     alone: int = 6
     steep: int = 3
     look: int = 2 * 64 * 128
-    adapting: int = 20
-    forgetting: int = 40
+    adapting: int = 80
+    forgetting: int = 80
     seed: int = 0
 
     @property
@@ -115,7 +115,7 @@ def study_of(options: Namespace) -> Study:
         return Study(seed=options.seed)
     recipe = Recipe(mode="mixed", iterations=2, links=36, steps=16)
     few = {"links": 2, "seeds": 1, "unseen": 2, "alone": 1, "steep": 0, "look": 128}
-    few |= {"adapting": 2, "forgetting": 2}
+    few |= {"adapting": 8, "forgetting": 8}
     return Study(recipe, replace(recipe, links=8), options.out / "kept", seed=options.seed, **few)
 
 
