@@ -10,16 +10,16 @@ data/mocc_adaptation.csv    monitor intervals until an unseen objective has 99 %
                             they are: mocc_objectives.py): by either network with requirement replay, and by a network
                             that learns this objective alone, from scratch. Who ends below that counts with all
                             intervals, and `reached` is 0
-data/mocc_adapting.csv      reward while networks adapt
 data/mocc_forgetting.csv    reward of the 36 landmarks, and of three new objectives, while the network is trained on
                             these in turn, with replay and without; each joins the pool that replay draws from
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 import mocc_networks
+import numpy as np
 import runs
 import sheet
 import style
@@ -51,17 +51,18 @@ def prepare(cell: tuple[Study, int, int]) -> None:
 
 
 def adapt(cell: tuple[Study, Objective, int, int]) -> Curve:
-    """Monitor intervals and reward while a network learns an objective."""
+    """Monitor intervals and reward while a network learns an objective, until it has enough of it."""
     study, objective, seed, known = cell
-    before = trained(study, known, seed)
+    now, curve = trained(study, known, seed), []
+    enough = ENOUGH * mocc_networks.specialists(study, objective)[0]
     pool, size = landmarks(GRIDS[known]), {"rate": FIRST_RATE, "links": study.learner.links}
-    updates = adapted(before, objective, DRAW, pool=pool, seed=seed, **size)
-    policies = [before, *islice(updates, study.adapting)]
-    return [
-        (done * study.learner.links * STEPS, float(mocc_networks.rewards(study, policy, [objective])[0]))
-        for done, policy in enumerate(policies)
-        if done % EVERY == 0
-    ]
+    updates = islice(adapted(now, objective, DRAW, pool=pool, seed=seed, **size), EVERY - 1, study.adapting, EVERY)
+    for done, policy in enumerate(chain([now], updates)):
+        reward = float(mocc_networks.rewards(study, policy, [objective])[0])
+        curve.append((done * EVERY * study.learner.links * STEPS, reward))
+        if reward >= enough:
+            break
+    return curve
 
 
 def until(curve: Curve, target: float) -> tuple[int, bool]:
@@ -100,7 +101,7 @@ if not options.redraw:
     runs.spread(prepare, [(study, seed, known) for seed in seeds for known in GRIDS])
     cells = [(study, objective, seed, known) for objective in study.wished for seed in seeds for known in GRIDS]
     curves = dict(zip(cells, runs.spread(adapt, cells), strict=True))
-    rows, looks = [], []
+    rows = []
     for objective, kind in study.wished.items():
         specialist, _ = mocc_networks.specialists(study, objective)
         for seed in seeds:
@@ -112,35 +113,29 @@ if not options.redraw:
                 intervals, reached = until(curve, ENOUGH * specialist)
                 row |= {f"{who}_intervals": intervals, f"{who}_reached": int(reached)}
             rows.append(row)
-            looks += [
-                {"objective": str(objective), "seed": seed, "known": who, "intervals": done, "reward": reward}
-                for who, curve in found.items()
-                for done, reward in curve
-            ]
     sheet.write(rows, NAME, options.out)
-    sheet.write(looks, "mocc_adapting", options.out)
     kinds = [(study, seed, replay) for seed in seeds for replay in (True, False)]
     sheet.write((row for rows in runs.spread(forget, kinds) for row in rows), "mocc_forgetting", options.out)
 
-specialists = sheet.read(NAME, options.out).groupby("objective")["specialist"].mean()
+found = sheet.read(NAME, options.out)
 figure, (left, right) = style.new(1.7, columns=2, width=style.PAGE)
-for name, chosen, text, colour in (
-    ("mocc_adapting", {"known": "known_36"}, "MOCC, 36 landmarks", style.BLUE),
-    ("mocc_adapting", {"known": "known_3"}, "3 landmarks", style.TEAL),
-    ("mocc_alone", {"start": "scratch"}, "from scratch", style.ORANGE),
+most = found[[column for column in found if column.endswith("_intervals")]].to_numpy().max() / 1e3
+for who, text, colour in (
+    ("known_36", "MOCC, 36 landmarks", style.BLUE),
+    ("known_3", "3 landmarks", style.TEAL),
+    ("alone", "from scratch", style.ORANGE),
 ):
-    learning = sheet.where(sheet.read(name, options.out), **chosen)
-    learning = learning[learning["objective"].isin(specialists.index)]
-    share = 100 * learning["reward"] / learning["objective"].map(specialists)
-    groups = share.groupby(learning["intervals"] / 1e3)
-    least, most = groups.min(), groups.max()
-    left.plot(groups.median(), color=colour, label=text)
-    left.fill_between(least.index, least, most, color=colour, alpha=0.18, linewidth=0)
-left.axhline(100 * ENOUGH, color=style.MUTED, linewidth=0.6)
+    for kind, dashes in (("drawn first", "-"), ("most weight on latency", (0, (2, 1)))):
+        rows = sheet.where(found, kind=kind)
+        there = np.sort(rows.loc[rows[f"{who}_reached"] == 1, f"{who}_intervals"].to_numpy()) / 1e3
+        share = 100 * np.arange(len(there) + 1) / max(1, len(rows))
+        xs, ys = np.concatenate([[0.0], there, [most]]), np.concatenate([share, share[-1:]])
+        left.step(xs, ys, where="post", color=colour, linestyle=dashes, label=text if kind == "drawn first" else None)
+left.set_ylim(-3, 103)
 left.set_xlabel("monitor intervals (thousands)")
-left.set_ylabel("of specialists' reward (%)")
-left.set_title("(a) a new objective: median and range")
-left.legend(frameon=False, fontsize=6, loc="lower right")
+left.set_ylabel("have 99 % of specialists' reward (%)")
+left.set_title("(a) new objectives; dashed: most weight on latency")
+left.legend(frameon=False, fontsize=6, loc="center right")
 old = sheet.read("mocc_forgetting", options.out)
 for replay, text, colour in ((1, "with replay", style.BLUE), (0, "without", style.ORANGE)):
     for seed, rewards in sheet.where(old, replay=replay).groupby("seed"):

@@ -127,15 +127,15 @@ def together(cell: tuple[str, str, Objective]) -> sheet.Row:
 
 
 if not options.redraw:
-    settings = [(sweep, value) for sweep, values in SWEEPS.items() for value in values]
-    cells = [(*setting, *control) for setting in settings for control in controls()]
-    sheet.write(runs.spread(alone, cells), "mocc_links", options.out)
     pairs = [
         (first, second, objective)
         for first, second in PAIRS
         for objective in (OBJECTIVES[:2] if "mocc" in (first, second) else OBJECTIVES[:1])
     ]
     sheet.write(runs.spread(together, pairs), "mocc_sharing", options.out)
+    settings = [(sweep, value) for sweep, values in SWEEPS.items() for value in values]
+    cells = [(*setting, *control) for setting in settings for control in controls()]
+    sheet.write(runs.spread(alone, cells), "mocc_links", options.out)
 
 swept = sheet.read("mocc_links", options.out)
 figure, panels = style.new(3.6, rows=3, columns=len(SWEEPS), width=style.PAGE, sharey="row", squeeze=False)

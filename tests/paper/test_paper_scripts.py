@@ -104,7 +104,7 @@ def test_networks_are_trained_once_for_all_scripts_on_mocc(tmp_path: Path) -> No
     assert len(rows) == 38
     assert all(float(row["reward"]) <= float(row["bound"]) + 0.01 for row in rows)
     with (tmp_path / "data" / "mocc_adaptation.csv").open(encoding="utf-8") as file:
-        assert all(float(row["at_first"]) > 0 for row in csv.DictReader(file))
+        assert all(float(row["known_3_at_first"]) > 0 for row in csv.DictReader(file))
     names = [path.name.split(".")[0] for path in (tmp_path / "kept").iterdir()]
     assert names.count("alone") == 4  # two objectives, from scratch and from MOCC's network
     assert names.count("variant") == 14  # and what they are: two of eight recipes are the same in so small a study
