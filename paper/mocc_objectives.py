@@ -107,7 +107,7 @@ if not options.redraw:
     sheet.write(flat(runs.spread(compare, seeds)), "mocc_paired", options.out)
 
 rows = sheet.read(NAME, options.out)
-figure, axes = style.new(1.7)
+figure, axes = style.new(1.9)
 for kind, reference, colour, dashes, text in (
     ("landmark", "specialist", style.ORANGE, "-", "landmarks, of specialists"),
     ("unseen", "specialist", style.BLUE, "-", "unseen, of specialists"),
@@ -121,5 +121,5 @@ axes.set_xlabel("reward, of a reference's (%)")
 axes.set_ylabel("objectives and seeds (%)")
 axes.set_ylim(0, 102)
 axes.grid(axis="x")
-axes.legend(frameon=False, fontsize=6)
+figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False, fontsize=6)
 style.save(figure, NAME, options.out / "figures")
