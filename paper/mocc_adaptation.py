@@ -27,6 +27,8 @@ from mocc_networks import DRAW, Study
 
 from autobyte.congestion.adapt import STEPS, adapted
 from autobyte.congestion.objectives import Objective, landmarks
+from autobyte.congestion.policy import RatePolicy
+from autobyte.congestion.stored import digest
 from autobyte.congestion.train import FIRST_RATE
 
 NAME = "mocc_adaptation"
@@ -38,7 +40,7 @@ TURN = 2  # looks while the network is trained on one of three objectives
 Curve = Sequence[tuple[int, float]]
 
 
-def trained(study: Study, known: int, seed: int) -> mocc_networks.RatePolicy:
+def trained(study: Study, known: int, seed: int) -> RatePolicy:
     """The network that knows so many landmarks."""
     few = {"mode": "mixed", "grid": GRIDS[known]}
     return mocc_networks.mocc(study, seed) if known == 36 else mocc_networks.variant(study, few, seed)
@@ -53,8 +55,15 @@ def prepare(cell: tuple[Study, int, int]) -> None:
 def adapt(cell: tuple[Study, Objective, int, int]) -> Curve:
     """Monitor intervals and reward while a network learns an objective, until it has enough of it."""
     study, objective, seed, known = cell
-    now, curve = trained(study, known, seed), []
-    enough = ENOUGH * mocc_networks.specialists(study, objective)[0]
+    now, enough = trained(study, known, seed), ENOUGH * mocc_networks.specialists(study, objective)[0]
+    what = (digest(now), objective, seed, enough, study.links, study.seed, study.adapting, study.learner.links)
+    curve: Curve = mocc_networks.kept(study, "adapted", what, lambda: _adapt(cell, now, enough))
+    return curve
+
+
+def _adapt(cell: tuple[Study, Objective, int, int], now: RatePolicy, enough: float) -> Curve:
+    study, objective, seed, known = cell
+    curve: list[tuple[int, float]] = []
     pool, size = landmarks(GRIDS[known]), {"rate": FIRST_RATE, "links": study.learner.links}
     updates = islice(adapted(now, objective, DRAW, pool=pool, seed=seed, **size), EVERY - 1, study.adapting, EVERY)
     for done, policy in enumerate(chain([now], updates)):
@@ -76,6 +85,13 @@ def until(curve: Curve, target: float) -> tuple[int, bool]:
 def forget(cell: tuple[Study, int, bool]) -> list[sheet.Row]:
     """Rewards while the network is trained on three objectives, one after the other."""
     study, seed, replay = cell
+    what = (digest(mocc_networks.mocc(study, seed)), seed, replay, study.links, study.seed, study.forgetting)
+    rows: list[sheet.Row] = mocc_networks.kept(study, "forgotten", what, lambda: _forget(cell))
+    return rows
+
+
+def _forget(cell: tuple[Study, int, bool]) -> list[sheet.Row]:
+    study, seed, replay = cell
     few = replace(study, links=max(2, study.links // 4))  # of each of 39 objectives
     now, pool, between = mocc_networks.mocc(study, seed), list(landmarks()), max(1, study.forgetting // TURN)
     policies = [now]
@@ -88,9 +104,9 @@ def forget(cell: tuple[Study, int, bool]) -> list[sheet.Row]:
     first, rows = mocc_networks.rewards(few, policies[0], landmarks()), []
     for place, policy in enumerate(policies):
         old, new = (mocc_networks.rewards(few, policy, wishes) for wishes in (landmarks(), WISHES))
-        row = {"seed": seed, "replay": int(replay), "updates": place * between, "old": old.mean()}
-        row |= {"old_least": (old / first).min()}
-        rows.append(row | {f"new_{number}": reward for number, reward in enumerate(new, 1)})
+        row = {"seed": seed, "replay": int(replay), "updates": place * between, "old": float(old.mean())}
+        row |= {"old_least": float((old / first).min())}
+        rows.append(row | {f"new_{number}": float(reward) for number, reward in enumerate(new, 1)})
     return rows
 
 

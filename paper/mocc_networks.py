@@ -6,7 +6,7 @@ MOCC's network of seed 0 is the one that ships. Remove out/mocc after a change o
 import hashlib
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -166,13 +166,20 @@ def learner(study: Study, objective: Objective, seed: int, start: str) -> Learne
         recipe = replace(recipe, iterations=recipe.iterations // 2)
     first = mocc(study, seed) if start == "mocc" else None
     began = () if first is None else (digest(first),)
-    path = study.kept / f"alone.{start}.{_digest(recipe, study.links, study.look, study.seed, *began)}.json"
+    what = (recipe, study.links, study.look, study.seed, *began)
+    found = kept(study, f"alone.{start}", what, lambda: asdict(_learned(study, recipe, objective, first)))
+    return Learner(**found)
+
+
+def kept(study: Study, name: str, what: tuple[object, ...], make: Callable[[], Any]) -> Any:
+    """What was worked out before from the same, or is now: plain JSON."""
+    path = study.kept / f"{name}.{_digest(*what)}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        found = json.dumps(asdict(_learned(study, recipe, objective, first)))
+        found = json.dumps(make())
         with draft_of(path, what="rewards") as draft:
             draft.write_text(found)
-    return Learner(**json.loads(path.read_text()))
+    return json.loads(path.read_text())
 
 
 def _learned(study: Study, recipe: Recipe, objective: Objective, first: RatePolicy | None) -> Learner:
