@@ -385,7 +385,7 @@ PARTS: tuple[Table | Notes, ...] = (
             Claim("training of MOCC's network before that", FORGETTING, before, "–"),
             *(claim(replay) for replay in (1, 0) for claim in (kept, gained)),
         ),
-        ("![a new objective, and old ones](figures/mocc_adaptation.png)", ""),
+        ("", "![a new objective, and old ones](figures/mocc_adaptation.png)", ""),
     ),
     Table(
         lambda _: heads("reward, of that of", "objectives", "mean", "5th percentile", "least of all"),

@@ -149,8 +149,8 @@ for who, text, colour in (
         left.step(xs, ys, where="post", color=colour, linestyle=dashes, label=text if kind == "drawn first" else None)
 left.set_ylim(-3, 103)
 left.set_xlabel("monitor intervals (thousands)")
-left.set_ylabel("have 99 % of specialists' reward (%)")
-left.set_title("(a) new objectives; dashed: most weight on latency")
+left.set_ylabel("have got there (%)")
+left.set_title("(a) 99 % of specialists' reward; dashed: most weight on latency")
 left.legend(frameon=False, fontsize=6, loc="center right")
 old = sheet.read("mocc_forgetting", options.out)
 for replay, text, colour in ((1, "with replay", style.BLUE), (0, "without", style.ORANGE)):
