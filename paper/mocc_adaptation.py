@@ -134,7 +134,7 @@ if not options.redraw:
     sheet.write((row for rows in runs.spread(forget, kinds) for row in rows), "mocc_forgetting", options.out)
 
 found = sheet.read(NAME, options.out)
-figure, (left, right) = style.new(1.7, columns=2, width=style.PAGE)
+figure, (left, right) = style.new(2.1, columns=2, width=style.PAGE)
 most = found[[column for column in found if column.endswith("_intervals")]].to_numpy().max() / 1e3
 for who, text, colour in (
     ("known_36", "MOCC, 36 landmarks", style.BLUE),
@@ -151,7 +151,7 @@ left.set_ylim(-3, 103)
 left.set_xlabel("monitor intervals (thousands)")
 left.set_ylabel("have got there (%)")
 left.set_title("(a) 99 % of specialists' reward; dashed: most weight on latency")
-left.legend(frameon=False, fontsize=6, loc="center right")
+left.legend(frameon=False, fontsize=6, loc="lower right")
 old = sheet.read("mocc_forgetting", options.out)
 for replay, text, colour in ((1, "with replay", style.BLUE), (0, "without", style.ORANGE)):
     for seed, rewards in sheet.where(old, replay=replay).groupby("seed"):
