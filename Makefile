@@ -263,7 +263,7 @@ mocc-weights: .venv/test
 	done
 
 mocc: .venv/test
-	for script in objectives adaptation ablations links; do \
+	for script in objectives adaptation tuners ablations links; do \
 		$(SAME) $(BIN)/python -W error paper/mocc_$$script.py || exit 1; \
 	done
 	$(BIN)/python -W error paper/claims.py
