@@ -1,7 +1,7 @@
 """How long each layer computes while training goes on: marks in hooks that are there anyway, waits left out."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,11 +62,20 @@ class LayerTimes:
         if self._active:
             self._pass.forward_over = self._marks.now()
 
-    def gradient(self, layer: int) -> None:
-        """A gradient of a layer is complete. The latest one counts; by the pass before, one can tell which it is."""
-        count = self._gradients[layer] = self._gradients[layer] + 1
-        if count >= self._usual[layer] and self._active:
-            self._pass.complete[layer] = self._now()
+    def gradients(self, layer_of: Sequence[int]) -> Callable[[int], None]:
+        """What to call with the place of a gradient that is complete; `layer_of` has the layer of each place.
+
+        The latest one of a layer counts; by the pass before, one can tell which it is.
+        """
+        now = self._now
+
+        def complete(place: int) -> None:
+            layer = layer_of[place]
+            count = self._gradients[layer] = self._gradients[layer] + 1
+            if count >= self._usual[layer] and self._active:
+                self._pass.complete[layer] = now()
+
+        return complete
 
     def sample(self) -> list[float] | None:
         """The moments (s) of the oldest pass not told yet, for `read`; None if none is over."""

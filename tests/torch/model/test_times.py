@@ -35,7 +35,7 @@ def backward(times: LayerTimes, clock: list[float]) -> None:
     """The last layer's gradients after 3 s, the first one's after 4 s more."""
     for layer, seconds in ((1, 3.0), (0, 4.0)):
         clock[0] += seconds
-        times.gradient(layer)
+        times.gradients(range(3))(layer)
 
 
 def seconds_of(times: LayerTimes) -> tuple[Floats, Floats] | None:
@@ -126,7 +126,7 @@ def give(device: Device, *watching: LayerTimes, waits_s: float = 0.0) -> None:
         for _ in "wb":  # a weight and a bias
             device.take(seconds / 2)
             for times in watching:
-                times.gradient(layer)
+                times.gradients(range(3))(layer)
 
 
 @pytest.mark.parametrize("waits_s", [0.0, 5.0])
@@ -153,7 +153,7 @@ def test_nobody_waits_for_a_device_that_stands_still_and_no_marks_pile_up() -> N
         times.begin()
         times.enter(0)
         times.forward_over()
-        times.gradient(0)
+        times.gradients(range(3))(0)
         assert seconds_of(times) is None
     assert len(times._unread) == UNREAD
     gate.set()
@@ -169,7 +169,7 @@ def test_a_kernel_that_fails_is_told_to_nobody_here() -> None:
     times.enter(0)
     streams.compute(lambda: (1 / 0, None)[1])
     times.forward_over()
-    times.gradient(0)
+    times.gradients(range(3))(0)
     streams.wait(streams.mark())
     assert seconds_of(times) is not None  # it was no event that failed
     streams.close()
