@@ -67,7 +67,7 @@ class ArrayTimes:
         self._complete[self._layer_of[place]] = self._clock()
         self._read = False
 
-    def seconds(self) -> tuple[Floats, Floats] | None:
+    def sample(self) -> tuple[Floats, Floats] | None:
         """Forward and backward times of the latest step, shapes [layers] (s); None if they were read already."""
         if self._read:
             return None
@@ -85,6 +85,11 @@ class ArrayTimes:
         forward_s = self._forward_s(behind, loss_s) if loss_s else total_s / 2
         self._began_s = 0.0  # the next step may show no beginning
         return shares * forward_s, backward
+
+    def read(self, samples: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        """Forward and backward times in steps (s), shapes [samples, layers]."""
+        forward, backward = zip(*samples, strict=True)
+        return np.array(forward), np.array(backward)
 
     def be_exact(self, exact: bool) -> None:
         """Marks cost the same whenever they are taken."""

@@ -544,7 +544,7 @@ class On:
     def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> list[RemovableHandle]:
         """Set the hooks that time layers, beside those that are there anyway."""
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
-        self._listeners.measure(times, places)
+        self._listeners.measure(times, [places[name] for name in self.training.exchange.parameters])
         marks = [self._model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True)]
         if not self._cross:
             for index, layer in enumerate(layers):

@@ -174,23 +174,23 @@ def test_layer_times_are_those_of_the_moments() -> None:
     at(15.0, times.complete, 2)
     at(16.0, times.complete, 0)
     at(17.0, times.complete, 1)
-    forward, backward = times.seconds() or ([], [])
+    forward, backward = times.sample() or ([], [])
     assert np.allclose(backward, [2.0, 1.0])
     assert np.allclose(forward, [8 / 3, 4 / 3])  # shared as the backward pass is
-    assert times.seconds() is None
+    assert times.sample() is None
     at(18.0, times.wait, 0, 17.5)  # behind the step: the model stands still
     assert times.waits.total_s == pytest.approx(0.5)
     at(20.0, times.begin)
     at(22.0, times.loss)
     times.open()
     at(23.0, times.complete, 2)
-    forward, backward = times.seconds() or ([], [])
+    forward, backward = times.sample() or ([], [])
     assert np.allclose(backward, [0.0, 1.0]), "a layer without a gradient takes no time"
     assert np.allclose(forward, [0.0, 2.0])
     at(30.0, times.open)
     at(31.0, times.complete, 2)
     at(32.0, times.complete, 0)
-    forward, backward = times.seconds() or ([], [])
+    forward, backward = times.sample() or ([], [])
     assert np.allclose(backward, [1.0, 0.0]), "nothing shows when this step began"
     assert np.allclose(forward, [0.5, 0.0]), "half of the backward pass"
 
@@ -217,7 +217,7 @@ def test_a_forward_pass_beside_averages_stands_still_for_some(
     for place, backward_s in ((1, 4.0), (0, 2.0)):
         now[0] += backward_s
         times.complete(place)
-    forward, backward = times.seconds() or ([], [])
+    forward, backward = times.sample() or ([], [])
     assert np.allclose(backward, np.array([2.0, 4.0])[[*order]])
     assert np.allclose(forward, np.array([1.0, 2.0])[[*order]])
     assert times.waits.total_s == pytest.approx(stalls_s)
