@@ -2,8 +2,9 @@
 
     python -m autobyte.bench.byteps_rank SPEC
 
-as `autobyte bench --frontend byteps` starts it on every host. BytePS's own way cuts gradients by its partition. Its
-GPU part is a stand-in (`tools/byteps`).
+as `autobyte bench --frontend byteps` starts it on every host. BytePS's own ways cut gradients by its partition. Its
+priority and credit are left out: they act on what waits to be copied to the host, and where a rank has one device
+nothing waits there. Its GPU part is a stand-in (`tools/byteps`).
 """
 
 import json
@@ -19,8 +20,9 @@ from autobyte.bench.front_rank import Spec, begin, chosen, told
 from autobyte.bench.servers import cluster
 from autobyte.scheduler.engines.byteps_store import ENVIRONMENT, own_shared_memory
 from autobyte.torch.profiling.emulate import EmulatedModel
+from autobyte.units import MIB
 
-PARTITION = {"BYTEPS_PARTITION_BYTES": "4096000"}  # BytePS's own default, which it rounds
+PARTITIONS = {"byteps": 4_096_000, "byteps-1mib": MIB}  # by way (bytes): BytePS's own default, and a small one
 
 
 def main(text: str) -> None:
@@ -34,7 +36,8 @@ def main(text: str) -> None:
     begin()
     for name in [name for name in os.environ if name.startswith("BYTEPS_")]:
         del os.environ[name]
-    with cluster("import byteps.server", ENVIRONMENT | PARTITION):
+    partition = {"BYTEPS_PARTITION_BYTES": str(PARTITIONS[spec["way"]])}
+    with cluster("import byteps.server", ENVIRONMENT | partition):
         told(_times(spec, *_by_byteps(spec)))
 
 

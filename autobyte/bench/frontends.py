@@ -97,7 +97,8 @@ FRONT_ENDS = {
         "byteps",
         "autobyte.bench.byteps_rank",
         {
-            "byteps": FrontWay("BytePS's DistributedOptimizer", own=True, served=True),
+            "byteps": FrontWay("BytePS's DistributedOptimizer, partitions of 4 MB", own=True, served=True),
+            "byteps-1mib": FrontWay("BytePS's DistributedOptimizer, partitions of 1 MiB", own=True, served=True),
             "autobyte": FrontWay("AutoByte"),
         },
     ),

@@ -118,5 +118,5 @@ def test_byteps_own_optimizer_and_autobyte_over_its_servers() -> None:
     asked = ["bench", "--frontend", "byteps", "--engine", "byteps", *SMALL]
     outcome = json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)
     assert not outcome["warning"]
-    assert [row["way"] for row in outcome["rows"]] == ["byteps", "autobyte"]
+    assert [row["way"] for row in outcome["rows"]] == ["byteps", "byteps-1mib", "autobyte"]
     assert all(row["servers"] and row["over_bound"] > 0.98 for row in outcome["rows"])
