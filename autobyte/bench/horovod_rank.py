@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any
 
+import psutil
 import torch.distributed as dist
 
 from autobyte.bench.front_rank import begin, told
@@ -48,6 +49,9 @@ def _meet() -> None:
     dist.broadcast_object_list(place)
     variables: dict[str, Any] = {"RANK": rank, "SIZE": size, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "HOSTNAME": host}
     variables |= {"CROSS_RANK": rank, "CROSS_SIZE": size, "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo"}
+    variables["GLOO_IFACE"] = next(
+        name for name, held in psutil.net_if_addrs().items() if host in (each.address for each in held)
+    )
     variables |= {"GLOO_RENDEZVOUS_ADDR": hosts[0], "GLOO_RENDEZVOUS_PORT": place[0]}
     os.environ |= {f"HOROVOD_{name}": str(value) for name, value in variables.items()}
 
