@@ -224,6 +224,34 @@ def test_a_forward_pass_beside_averages_stands_still_for_some(
     assert times.waits.total_s == pytest.approx(loss_s - 10.0 - 3.0)
 
 
+def test_short_last_layers_do_not_stretch_a_forward_pass() -> None:
+    """Of a layer of 10 s and one of 0.1 s that waits: the 0.6 s behind the wait look like a pass of a minute."""
+    now = [10.0]
+    times = ArrayTimes([[0], [1]], clock=lambda: now[0])
+
+    def step(arrives_s: dict[int, float], forward_s: float) -> float:
+        began_s = now[0]
+        times.begin()
+        for place, arrival_s in arrives_s.items():
+            now[0] = began_s + arrival_s
+            times.wait(place, began_s)
+        now[0] = began_s + forward_s
+        times.loss()
+        times.open()
+        for place, backward_s in ((1, 0.2), (0, 20.0)):
+            now[0] += backward_s
+            times.complete(place)
+        return float((times.seconds() or [np.zeros(2)])[0].sum())
+
+    late = {0: 0.0, 1: 25.0}, 25.6
+    assert step(*late) == pytest.approx(25.6), "nothing tells better"
+    for alone_s in (10.4, 10.1, 9.9):
+        assert step({}, alone_s) == pytest.approx(alone_s)
+    before_s = times.waits.total_s
+    assert step(*late) == pytest.approx(10.1)
+    assert times.waits.total_s - before_s == pytest.approx(25.6 - 10.1)
+
+
 def test_importing_autobyte_loads_no_framework() -> None:
     names = ("torch", "tensorflow", "keras")
     script = f"import sys, autobyte; print([name for name in {names} if name in sys.modules])"
