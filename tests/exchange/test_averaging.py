@@ -241,7 +241,7 @@ def test_short_last_layers_do_not_stretch_a_forward_pass() -> None:
         for place, backward_s in ((1, 0.2), (0, 20.0)):
             now[0] += backward_s
             times.complete(place)
-        return float((times.seconds() or [np.zeros(2)])[0].sum())
+        return float((times.sample() or [np.zeros(2)])[0].sum())
 
     late = {0: 0.0, 1: 25.0}, 25.6
     assert step(*late) == pytest.approx(25.6), "nothing tells better"
