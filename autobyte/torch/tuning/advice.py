@@ -161,7 +161,7 @@ class Adviser:
         search: makes the tuning, or measures candidates of all policies (an *audition*), and is told when that has
             ended. With None the config stays, and only the sequence is planned.
         drift: relative change of times or rates that calls for a new plan.
-        recording: is given every window.
+        recording: is given every window, but for those whose gradients went by PyTorch's reducer.
         reducible: whether gradients can go by PyTorch's reducer, as far as this rank knows.
     """
 
@@ -370,7 +370,7 @@ class Adviser:
                     "too few blocks, or too much alike, to tell what one costs: until that is measured, plans assume "
                     "%g ms", 1e3 * NOMINAL_S,
                 )  # fmt: skip
-            if self._recording is not None:
+            if self._recording is not None and not window.reduced:  # which shows no link
                 self._recording.add(self._measured(window), self.measured_job(window).model)
             config = self._choose(window)
             planned = None if self._stale or config != window.config else self._planned

@@ -406,6 +406,16 @@ class Virtual:
         self.losses_s.append(self.elapsed_s - self.steps * STEP_S)
 
 
+def test_a_window_by_pytorchs_reducer_is_not_recorded_because_it_shows_no_link(adviser: Adviser) -> None:
+    recorded: list[Any] = []
+    recording: Any = SimpleNamespace(add=lambda measurement, _: recorded.append(measurement))
+    adviser._recording = recording
+    heard(adviser, window())
+    heard(adviser, replace(window(), totals=np.zeros((RANKS, 4)), reduced=True))
+    assert len(recorded) == 1
+    assert recorded[0].stats.up_bytes_per_s == pytest.approx(1 / BYTE_S)
+
+
 @pytest.mark.parametrize(
     ("ratios", "wins"),
     [
