@@ -173,9 +173,8 @@ class ArrayConnection:
             self.control.agree("a model", "; ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs))
         named = self.control.share([[spec.name, spec.layer] for spec in specs])
         specs = [spec._replace(name=name, layer=layer) for spec, (name, layer) in zip(specs, named, strict=True)]
-        laid = "; ".join(
-            sorted(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs)
-        )  # an order may be measured
+        # Sorted, because an order may be measured.
+        laid = "; ".join(sorted(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs))
         self.fingerprint = hashlib.sha256(laid.encode()).hexdigest()[:16]
         return specs
 
