@@ -31,7 +31,7 @@ class AutoByteStrategy(DDPStrategy):
     """A strategy for `lightning.Trainer`: one process per rank, gradients by AutoByte.
 
     >>> trainer = Trainer(strategy="autobyte", devices=2, accumulate_grad_batches=3, gradient_clip_val=1.0)
-    >>> trainer = Trainer(strategy=AutoByteStrategy(policy="auto"), devices=2)
+    >>> trainer = Trainer(strategy=AutoByteStrategy(wire_dtype="bf16"), devices=2)
 
     Automatic and manual optimisation, accumulation, clipping, precision and checkpoints are as with DDP. With manual
     optimisation, several optimizers may share the module.
