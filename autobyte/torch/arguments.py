@@ -129,7 +129,7 @@ class PolicyChoice:
 def choose_policy(
     policy: str | None,
     search_cost: float | None,
-    keep: Path | str | bool | None,
+    keep: os.PathLike[str] | str | bool | None,
     *,
     scheduled: bool,
     engine: str,
@@ -144,9 +144,11 @@ def choose_policy(
         alone: whether no other optimizer is wrapped in this process: trials of two disturb each other.
 
     Raises:
-        InputError: `search_cost` is negative, no number, or for another policy.
+        InputError: `search_cost` is negative, no number, or for another policy; or `keep` is no file.
     """
-    kept = keep if isinstance(keep, str | Path) else None
+    if keep is not None and not isinstance(keep, bool | str | os.PathLike):
+        raise InputError(f"keep must be a file, True or None, got {keep!r}")
+    kept = None if keep is None or isinstance(keep, bool) else keep
     if keep is True and (policy is not None or scheduled):
         kept = KEEP
     path = None if kept is None else Path(kept)

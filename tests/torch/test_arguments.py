@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -90,6 +90,7 @@ def _wrong_arguments(rank: int) -> None:
         ({"search_cost": -0.1}, "search_cost must be a part of the time trained, 0 or more, got -0.1"),
         ({"search_cost": "1%"}, "search_cost must be a part of the time trained, 0 or more, got '1%'"),
         ({"search_cost": 0.1, "tuner": "twin"}, "search_cost=0.1 is for policy='auto', not for 'bytescheduler'"),
+        ({"keep": 5}, "keep must be a file, True or None, got 5"),
         ({"drift": 0.0}, "drift must be positive, got 0.0"),
         ({"diagnostics": 3}, "diagnostics must be a folder, True or None, got 3"),
         ({"diagnostics": __file__}, f"diagnostics= is '{__file__}', which is no folder"),
@@ -165,6 +166,7 @@ SCHEDULED = PolicyChoice("bytescheduler", math.inf, None)
     [
         ({}, DDPS),
         ({"keep": "file"}, replace(DDPS, keep=Path("file"))),
+        ({"keep": PurePosixPath("file")}, replace(DDPS, keep=Path("file"))),
         ({"keep": None}, DDPS),
         ({"search_cost": 0.05}, replace(DDPS, share=0.05)),
         ({"alone": False}, replace(DDPS, share=0.0)),
