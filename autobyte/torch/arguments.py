@@ -1,5 +1,6 @@
 """What `DistributedOptimizer` is given, looked at before anything is made: one line says what cannot be used."""
 
+import logging
 import math
 import os
 import time
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from autobyte.config import Config, Space
 from autobyte.errors import InputError, unknown
 from autobyte.scheduler.policies import POLICIES, check_ranges, check_sizes
 from autobyte.tuners import TUNERS
+
+log = logging.getLogger("autobyte")
 
 AUTO, BYTESCHEDULER = "auto", "bytescheduler"
 SERVED = ("ps", "kvstore", "byteps")  # engines with parameter servers
@@ -163,6 +167,15 @@ def choose_policy(
     else:
         share = float(search_cost)
     return PolicyChoice(chosen, share, path)
+
+
+@cache
+def say_untried() -> None:
+    """Say why nothing is tried where another optimizer is wrapped; once in a process."""
+    log.info(
+        "another optimizer is wrapped already, so this one keeps DDP's buckets: close() that one first, or pass "
+        "search_cost="
+    )
 
 
 def check_policy(policy: str, config: Config) -> None:

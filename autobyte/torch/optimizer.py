@@ -31,6 +31,7 @@ from autobyte.torch.arguments import (
     check_space,
     choose_policy,
     rank_0_speaks,
+    say_untried,
 )
 from autobyte.torch.exchange.admission import is_off, is_rank_0
 from autobyte.torch.exchange.join import Company
@@ -187,6 +188,8 @@ class DistributedOptimizer(Optimizer, Joinable):
             return
         if any(each.has_any_of(optimizer) for each in others):
             raise InputError("parameters of this optimizer are wrapped already: close() that wrapper first")
+        if search_cost is None and not choice.share and is_rank_0(process_group):
+            say_untried()
         size = dist.get_world_size(process_group)
         listeners = Listeners(self)
         begin = begin_with(choice.first, workers=size, servers=engine in SERVED, space=space)
