@@ -491,7 +491,8 @@ class On:
 
     def _warn_untuned(self) -> None:
         self._untuned = f"{COMPILED}: pass in the model itself, and call what torch.compile(model) returns"
-        if self.training.rank == 0 and (self._search is not None or self._callback is not None):
+        asked = self._callback is not None or (self._search is not None and self._search.asked)
+        if self.training.rank == 0 and asked:
             log.warning("the model is compiled: nothing is planned or tuned, and on_window= and log_to= hear nothing")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:

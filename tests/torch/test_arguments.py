@@ -1,5 +1,6 @@
 """Arguments that cannot be used are one line."""
 
+import logging
 import math
 import os
 import subprocess
@@ -155,6 +156,41 @@ def test_a_rank_that_is_wrong_alone_says_so_later(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(InputError, match="a mistake"), rank_0_speaks():
             raise InputError("a mistake")
     assert waited == [ALONE_S]
+
+
+def test_what_nobody_has_asked_for_is_said_once_or_not_at_all() -> None:
+    compiled = "WARNING the model is compiled: nothing is planned or tuned, and on_window= and log_to= hear nothing"
+    second = (
+        "INFO another optimizer is wrapped already, so this one keeps DDP's buckets: close() that one first, or pass "
+        "search_cost="
+    )
+    assert on_ranks(_unsaid, 2) == [([[], [compiled]], [[], [], [second], []]), ([[], []], [[], [], [], []])]
+
+
+def _unsaid(rank: int) -> tuple[list[list[str]], list[list[str]]]:
+    """What is said of a compiled model by default and under `auto`, and of several optimizers in turn."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(f"{record.levelname} {record.getMessage()}")  # type: ignore[method-assign]
+    log = logging.getLogger("autobyte")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+
+    def wrapped(model: torch.nn.Module, about: str, **keywords: Any) -> tuple[Any, list[str]]:
+        lines.clear()
+        optimizer = ab.DistributedOptimizer(sgd(model), model, **keywords)
+        return optimizer, [line for line in lines if about in line]
+
+    compiled = []
+    for asked in ({}, {"policy": "auto", "keep": None}):
+        (model := make_mlp()).compile(backend="aot_eager")
+        optimizer, said = wrapped(model, "the model is compiled: nothing", **asked)
+        optimizer.close()
+        compiled.append(said)
+    several = [wrapped(make_mlp(), "another", **asked) for asked in ({}, {"search_cost": 0.01}, {}, {})]
+    for optimizer, _ in several:
+        optimizer.close()
+    return compiled, [said for _, said in several]
 
 
 DDPS = PolicyChoice("auto", 0.01, None)

@@ -68,6 +68,11 @@ class Search:
         self._job = fingerprint(training, policy=AUTO if tuner is None else training.config.policy)
 
     @property
+    def asked(self) -> bool:
+        """Whether somebody has asked for it: by default, an audition waits for a budget."""
+        return self.audition is None or self.audition.budget is None
+
+    @property
     def elsewhere(self) -> str:
         """What an audition hears besides, in words."""
         others = self._training.ways[1:]
@@ -97,7 +102,7 @@ class Search:
 
     def stay(self, config: Config) -> None:
         """Search no more if nobody has asked for it: the user has chosen a config."""
-        if self.audition is not None and self.audition.budget is not None:
+        if self.audition is not None and not self.asked:
             self.audition.stay(config)
 
     def begin(self, job: Job, running: Config) -> Tuning | None:
