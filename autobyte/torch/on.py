@@ -246,6 +246,8 @@ class On:
         self._steps = control.share(self._steps)
         if plan is not None:
             self.training.resume(plan)
+            if self._search is not None:
+                self._search.take_up(plan)
             self._restart()
 
     def _restart(self) -> None:
@@ -438,7 +440,7 @@ class On:
             self.training.close()
 
     def _to_json(self) -> dict[str, Any]:
-        return self.training.to_json() | {"steps": self._steps}
+        return self.training.to_json() | (self._search.to_json() if self._search else {}) | {"steps": self._steps}
 
     def _on_undone(self, steps: int) -> None:
         self._steps -= steps
@@ -491,8 +493,7 @@ class On:
 
     def _warn_untuned(self) -> None:
         self._untuned = f"{COMPILED}: pass in the model itself, and call what torch.compile(model) returns"
-        asked = self._callback is not None or (self._search is not None and self._search.asked)
-        if self.training.rank == 0 and asked:
+        if self.training.rank == 0 and (self._callback is not None or (self._search and self._search.asked)):
             log.warning("the model is compiled: nothing is planned or tuned, and on_window= and log_to= hear nothing")
 
     def _called(self, module: nn.Module, _arguments: object) -> None:

@@ -35,6 +35,7 @@ from autobyte.torch.tuning import audition
 
 KIB = 1024
 BUCKETS = Config(4 * KIB, 4 * KIB, "ddp")  # three of the small model
+CHOSEN = Config(2048, 4096, knobs={"fusion": 1.0})
 
 
 def handed_over(rank: int, model: nn.Module, **keywords: Any) -> ab.DistributedOptimizer:
@@ -563,7 +564,7 @@ def _taken_back(rank: int) -> None:
     module, theirs = twin_of(model, optimizer)
     state = copy.deepcopy(optimizer.state_dict())
     assert state["autobyte"]["steps"] == optimizer.steps
-    optimizer.reconfigure(Config(2048, 4096, knobs={"fusion": 1.0}))
+    optimizer.reconfigure(CHOSEN)
     assert not is_reduced(optimizer)
     for each, its in ((model, optimizer), (module, theirs)):
         train(each, its, rank, range(500, 503))
@@ -572,4 +573,22 @@ def _taken_back(rank: int) -> None:
     train(model, optimizer, rank, range(600, 630))
     now = parameters_of(model, optimizer)
     assert_equal(now, [from_rank_0(each) for each in now])
+    optimizer.close()
+    _resumed(rank, model)
+
+
+def _resumed(rank: int, model: nn.Module) -> None:
+    """By default, the user's own config stays when training goes on from a checkpoint, too."""
+    optimizer = ab.DistributedOptimizer(sgd(model), model)
+    optimizer.reconfigure(CHOSEN)
+    train(model, optimizer, rank, range(5))
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.close()
+    optimizer = ab.DistributedOptimizer(sgd(model), model)
+    optimizer.load_state_dict(state)
+    train(model, optimizer, rank, range(5, 9))  # beyond the first window
+    time.sleep(0.2)  # a thread thinks meanwhile
+    train(model, optimizer, rank, range(9, 30))
+    assert optimizer.training is not None
+    assert optimizer.training.config == CHOSEN
     optimizer.close()

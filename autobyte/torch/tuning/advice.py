@@ -452,6 +452,7 @@ class Adviser:
         ended, begun = audition.over, audition.left is not None
         usual_s, measured = audition.usual_s, partial(self.measured_job, window)
         chosen = audition.choose(measured, window.config, step_s, fresh=not window.reduced)
+        search.won = None if not audition.over or audition.usual_s is None else (chosen, audition.usual_s)
         if not begun and audition.left is not None:
             log.info(
                 "search begun: %d configs are measured, in windows of at most ten steps; DDP's best buckets are one "

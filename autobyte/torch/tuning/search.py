@@ -61,6 +61,8 @@ class Search:
         losses = None if math.isinf(share) else LossBudget(share)
         self.audition = Audition(["", *training.ways[1:]], budget=losses) if tuner is None else None
         self.budget = budget
+        self.won: tuple[Config, float] | None = None  # what an audition has come to, and its step (s), on rank 0
+        self._own: Config | None = None  # the user's own choice
         self._space = space
         self._seed = seed
         self._path = Path(keep) if keep is not None else None
@@ -95,7 +97,7 @@ class Search:
                 found = training.fitting(self._kept.config)
                 config = found.to_json()
                 if self.audition is not None:
-                    self.audition.settle(found, self._kept.step_s)
+                    self._settle(self.audition, found, self._kept.step_s)
         config = training.control.share(config)
         if config is not None:
             training.replan(training.job, Config.from_json(config), None)
@@ -104,6 +106,34 @@ class Search:
         """Search no more if nobody has asked for it: the user has chosen a config."""
         if self.audition is not None and not self.asked:
             self.audition.stay(config)
+            self._own = config
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the config in force: that the user has chosen it, or its step if it won."""
+        if self._own == self._training.config:
+            return {"own": True}
+        won = self.won
+        return {} if won is None or won[0] != self._training.config else {"won_s": won[1]}
+
+    def take_up(self, checkpoint: Mapping[str, Any]) -> None:
+        """Let a checkpoint's config stay that is in force now, if it was chosen, unless a search was asked for.
+
+        Args:
+            checkpoint: what `to_json` wrote, beside config, engine and dtype; older ones lack it.
+        """
+        training, audition = self._training, self.audition
+        config = training.fitting(Config.from_json(checkpoint["config"]))
+        if audition is None or self.asked or training.config != config:
+            return
+        same = (checkpoint.get("engine"), checkpoint.get("wire_dtype")) == (training.engine, training.job.wire_dtype)
+        if checkpoint.get("own", False):
+            self.stay(config)
+        elif "won_s" in checkpoint and same:
+            self._settle(audition, config, checkpoint["won_s"])
+
+    def _settle(self, audition: Audition, config: Config, step_s: float) -> None:
+        audition.settle(config, step_s)
+        self.won = config, step_s
 
     def begin(self, job: Job, running: Config) -> Tuning | None:
         """On rank 0, when a first window was measured: what decides from now on, or nothing if there is no need.

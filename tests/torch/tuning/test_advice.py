@@ -441,6 +441,7 @@ def test_by_default_trials_lose_one_percent_at_most_and_the_fastest_is_found(
         assert virtual.losses_s[-1] <= begun_s + 0.01 * virtual.elapsed_s
         assert virtual.steps < 8000
     assert virtual.training.config.policy == wins
+    assert virtual.adviser._search.to_json() == {"won_s": virtual.adviser._search.audition.usual_s}
     assert virtual.reduced == (wins == "ddp")
     assert len(virtual.used) > 8
 
@@ -456,6 +457,27 @@ def test_by_default_a_config_of_the_users_own_stays() -> None:
     for _ in range(150):
         virtual.window()
     assert list(virtual.used) == [DEFAULT_BUCKETS, OTHER]
+
+
+@pytest.mark.parametrize("found", ["own", "won_s", "nothing"])
+def test_by_default_what_a_checkpoint_has_found_stays(found: str) -> None:
+    """What an older one holds does not say how it was found."""
+    before, after = Virtual({}), Virtual({})
+    for virtual in (before, after):
+        virtual.training.config = OTHER
+    search, resumed = before.adviser._search, after.adviser._search
+    assert search is not None
+    assert resumed is not None
+    if found == "own":
+        search.stay(OTHER)
+    search.won = (OTHER, 1.2 * STEP_S) if found == "won_s" else None
+    state = search.to_json()
+    assert list(state) == ([] if found == "nothing" else [found])
+    resumed.take_up(json.loads(json.dumps(state | {"config": OTHER.to_json(), "engine": "allreduce"})))
+    assert resumed.to_json() == state, "a later checkpoint keeps it, too"
+    for _ in range(20):
+        after.window()
+    assert list(after.used) == ([OTHER, DEFAULT_BUCKETS] if found == "nothing" else [OTHER])
 
 
 def test_by_default_a_job_that_changes_is_searched_again_within_the_budget() -> None:
