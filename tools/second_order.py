@@ -4,9 +4,9 @@
     python tools/second_order.py --table        # the tables, from docs/data/second_order.csv
 
 In one process, with real-time priority: sockets in the hosts' namespaces, a thread for each end. *Incast*: so many
-hosts send to one in blocks of 64 KiB; each has its part of the bytes in flight. *Idle*: a block after a pause on a warm
-connection, with and without the kernel's slow start after idling. *CPU*: of a step, by blocks and bytes, from the
-recorded grids (paper/data/testbed_grid.csv). What the file has is not measured again.
+hosts send to one in blocks of 64 KiB; each has its part of the bytes in flight. *Idle*: a block after a pause on a
+warm connection, with and without the kernel's slow start after idling. *CPU*: of a step, by blocks and bytes, from
+the recorded grids (paper/data/testbed_grid.csv). What the file has is not measured again.
 """
 
 import argparse
