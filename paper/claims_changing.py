@@ -319,6 +319,12 @@ def on_crossing(numbers: Numbers) -> Iterator[str]:
         )
 
 
+def on_testbed(numbers: Numbers) -> Iterator[str]:
+    """What is to be said of figure 6 on shaped links."""
+    yield from on_starts(numbers)
+    yield from on_crossing(numbers)
+
+
 def where_it_matters(numbers: Numbers) -> Iterator[str]:
     """In which cells adapting gains what the paper says."""
     rows = numbers[f"{BANDWIDTH}.phases"]
@@ -436,7 +442,7 @@ def changing(name: str, title: str, published: Range, *more: Notes) -> Section:
         ("", "Emulated: one launch of each row, four hosts, batch 32, fused; recorded on 22 November 2026.", ""),
     )
     parts = (Table(columns, [*over_bo, *over_others]), Notes(lambda numbers: on_adapting(name, numbers)), *more)
-    return Section(title, name, (*parts, emulated, Notes(on_starts), Notes(on_crossing)) if slow else parts)
+    return Section(title, name, (*parts, emulated, Notes(on_testbed)) if slow else parts)
 
 
 def of_convergence(numbers: Numbers) -> Iterator[str]:
