@@ -5,7 +5,7 @@
 
 In one process, with real-time priority: sockets in the hosts' namespaces, a thread for each end. *Incast*: so many
 hosts send to one in blocks of 64 KiB; each has its part of the bytes in flight. *Idle*: a block after a pause on a
-warm connection, with and without the kernel's slow start after idling. *CPU*: of a step, by blocks and bytes, from
+warm connection, with and without the kernel's slow start after idling. *CPU*: of a step, by blocks, from
 the recorded grids (paper/data/testbed_grid.csv). What the file has is not measured again.
 """
 
@@ -37,7 +37,7 @@ REPEATS = 5
 SENDERS, FLIGHTS = (1, 3, 7), (1 * MIB, 4 * MIB, 16 * MIB, 64 * MIB)  # hosts; bytes in flight, of all together
 BLOCK = 64 * KIB
 WARM_S, MEASURED_S = 0.3, 1.0
-SIZES, IDLE_S, DELAYS_S = (256 * KIB, 4 * MIB), (0.01, 0.3, 1.0), (0.0, 0.001)  # a retransmission timer is 0.2 s
+SIZES, IDLE_S = (256 * KIB, 1 * MIB, 4 * MIB), (0.01, 0.3, 1.0)  # a retransmission timer is 0.2 s
 BLOCKS_AFTER_IDLE = 3
 SETTING = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")  # of the network namespace that a thread is in
 RETRANSMITTED = struct.Struct("100xI")  # of Linux's struct tcp_info
@@ -70,7 +70,7 @@ def receive(sock: socket.socket, nbytes: int, buffer: bytearray) -> bool:
 
 def incast(testbed: Testbed, senders: int, flight: int) -> Row:
     """So many hosts send to host 0 for a second: what its link carries, of its payload rate."""
-    size, credit = BLOCK, flight // senders // BLOCK
+    size, credit = BLOCK, max(1, flight // senders // BLOCK)
     ends = [connect(testbed, 1 + host, 0) for host in range(senders)]
     received, stop = [0] * senders, threading.Event()
 
@@ -140,30 +140,29 @@ def after_idle(testbed: Testbed, slow_start: int, size: int, idle_s: float) -> R
     return {"extra_ms": 1e3 * (float(np.median(took[4:])) - bytes_s)}
 
 
-def points(rate: float) -> Iterator[tuple[Row, int, float, Callable[[Testbed], Row]]]:
-    """What is measured: its name in the table, hosts, delay of packets (s), and how."""
+def points(rate: float) -> Iterator[tuple[Row, int, Callable[[Testbed], Row]]]:
+    """What is measured: its name in the table, hosts, and how."""
     for senders, flight in product(SENDERS, FLIGHTS):
         place = {"effect": "incast", "gbit": 8e-9 * rate, "senders": senders, "flight": flight}
-        yield place, 1 + max(SENDERS), 0.0, lambda bed, n=senders, f=flight: incast(bed, n, f)
-    for delay_s, size, idle_s, slow_start in product(DELAYS_S, SIZES, IDLE_S, (0, 1)):
-        place = {"effect": "idle", "gbit": 8e-9 * rate, "delay_ms": 1e3 * delay_s, "block": size}
-        place |= {"idle_s": idle_s, "slow_start": slow_start}
-        yield place, 2, delay_s, lambda bed, s=slow_start, b=size, i=idle_s: after_idle(bed, s, b, i)
+        yield place, 1 + max(SENDERS), lambda bed, n=senders, f=flight: incast(bed, n, f)
+    for size, idle_s, slow_start in product(SIZES, IDLE_S, (0, 1)):
+        place = {"effect": "idle", "gbit": 8e-9 * rate, "block": size, "idle_s": idle_s, "slow_start": slow_start}
+        yield place, 2, lambda bed, s=slow_start, b=size, i=idle_s: after_idle(bed, s, b, i)
 
 
 def measure(out: Path, rate: float, minutes: float) -> None:
     """Measure what the file lacks, repeat after repeat, and write it after each testbed."""
     rows = pd.read_csv(out).to_dict("records") if out.exists() else []
     began = time.monotonic()
-    for repeat, (hosts, delay_s) in product(range(REPEATS), dict.fromkeys(point[1:3] for point in points(rate))):
+    for repeat, hosts in product(range(REPEATS), dict.fromkeys(hosts for _, hosts, _ in points(rate))):
         left = [
             (place | {"repeat": repeat}, how)
-            for place, *bed, how in points(rate)
-            if tuple(bed) == (hosts, delay_s) and not any(_same(row, place | {"repeat": repeat}) for row in rows)
+            for place, needed, how in points(rate)
+            if needed == hosts and not any(_same(row, place | {"repeat": repeat}) for row in rows)
         ]
         if not left or (time.monotonic() - began) / 60 > minutes:
             continue
-        with undisturbed(), OtherLoad() as others, Testbed(hosts, rate=rate, delay_s=delay_s) as testbed:
+        with undisturbed(), OtherLoad() as others, Testbed(hosts, rate=rate) as testbed:
             found = [place | how(testbed) for place, how in left]
         rows += [row | {"other_cores": round(others.cores, 2)} for row in found]
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -181,29 +180,30 @@ def tables(out: Path) -> None:
         for effect, keys, value in (
             ("incast", ["gbit", "flight", "senders"], "share"),
             ("incast", ["gbit", "flight", "senders"], "retransmitted_per_gb"),
-            ("idle", ["gbit", "delay_ms", "block", "idle_s", "slow_start"], "extra_ms"),
+            ("idle", ["gbit", "block", "idle_s", "slow_start"], "extra_ms"),
         ):
             there = rows[rows["effect"] == effect]
             summed = there.groupby(keys)[value].agg(["median", "min", "max", "count"])
             print_line(f"\n{effect}: {value}\n{summed.to_string(float_format=lambda number: f'{number:.4g}')}")
         print_line(f"\nothers used up to {rows['other_cores'].max():g} cores meanwhile")
-    print_line("\nCPU of a rank's step, recorded: ms = a + b × blocks + c × MiB; a server is in the rank's process")
+    print_line(
+        "\nCPU of a rank's step, recorded: ms = a + b × blocks, of 7 MiB in all; a server is in its rank's process"
+    )
     for engine in ("allreduce", "ps"):
         print_line(f"{engine}: {cpu(engine)}")
 
 
 def cpu(engine: str) -> str:
-    """What a block and a MiB cost a process (least squares over all recorded cells)."""
+    """What a block costs a process (least squares over all recorded cells, which carry about the same bytes)."""
     there = [row for row in read(GRID) if row.engine == engine and row.policy == "bytescheduler"]
-    total = [find(row.model).parameters * 4 * row.size_scale for row in there]
-    blocks = [nbytes / row.config.partition_bytes for nbytes, row in zip(total, there, strict=True)]
-    columns = np.array([np.ones(len(there)), blocks, np.array(total) / MIB]).T
+    blocks = [find(row.model).parameters * 4 * row.size_scale / row.config.partition_bytes for row in there]
+    columns = np.array([np.ones(len(there)), blocks]).T
     cpu_ms = np.array([1e3 * row.cpu_s for row in there])
     fitted, *_ = np.linalg.lstsq(columns, cpu_ms, rcond=None)
     left = cpu_ms - columns @ fitted
     return (
-        f"a {fitted[0]:.2f}, b {fitted[1]:.3f}, c {fitted[2]:.3f}; {len(there)} points of {cpu_ms.min():.1f} to "
-        f"{cpu_ms.max():.1f} ms, standard deviation from the line {left.std():.2f} ms"
+        f"a {fitted[0]:.2f}, b {fitted[1]:.3f}; {len(there)} points of {cpu_ms.min():.1f} to {cpu_ms.max():.1f} ms, "
+        f"standard deviation from the line {left.std():.2f} ms"
     )
 
 
