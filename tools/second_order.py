@@ -187,7 +187,7 @@ def tables(out: Path) -> None:
             print_line(f"\n{effect}: {value}\n{summed.to_string(float_format=lambda number: f'{number:.4g}')}")
         print_line(f"\nothers used up to {rows['other_cores'].max():g} cores meanwhile")
     print_line(
-        "\nCPU of a rank's step, recorded: ms = a + b × blocks, of 7 MiB in all; a server is in its rank's process"
+        "\nCPU of a rank's step, recorded: ms = a + b × blocks, 7 MiB in all; a server is in its rank's process"
     )
     for engine in ("allreduce", "ps"):
         print_line(f"{engine}: {cpu(engine)}")
