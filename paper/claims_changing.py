@@ -400,9 +400,10 @@ def most_possible(rows: pd.DataFrame) -> str:
     place = max(places, key=lambda place: max(phases(rows, "oracle", "bayesian", **place)))
     gains = {name: percent(span(phases(rows, name, "bayesian", **place))) for name in ("oracle", *OURS)}
     words = f"{MODELS[place['model']]}, batch {place['batch']}, {ARCHITECTURES[place['architecture']]}"
+    words += f", {BLOCK_COSTS[place['block_cost']]}, {FUSED[place['fusion']]}"
     return (
-        f"Most is to be had on {words}, {BLOCK_COSTS[place['block_cost']]}, {FUSED[place['fusion']]}: the optimum gains "
-        f"{gains['oracle']} over BO, the twin {gains['twin']} and our meta-network {gains['metanet']}."
+        f"Most is to be had on {words}: the optimum gains {gains['oracle']} over BO, the twin {gains['twin']} and "
+        f"our meta-network {gains['metanet']}."
     )
 
 

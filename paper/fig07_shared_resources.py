@@ -1,6 +1,6 @@
 """Figure 7: other jobs join at iterations 20 and 40 and take their share of links and GPUs; AutoByte against BO.
 
-    python paper/fig07_shared_resources.py        # 40 seconds
+    python paper/fig07_shared_resources.py        # 90 seconds
 
 Simulated: ResNet50. Writes data/fig07_shared_resources.phases.csv (mean step times in ms, a column for each method),
 data/fig07_shared_resources.csv (the speeds that are drawn) and figures/fig07_shared_resources.{pdf,png}.
