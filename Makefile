@@ -17,7 +17,8 @@
 # Make results again
 # make paper   figures, tables and claims of the papers, simulated: about 13 minutes
 # make claims  only paper/README.md, from the numbers that are there
-# make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links: root, about 5 hours
+# make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links: root, about 5 hours a launch; MINUTES=15 stops it, and
+#              the next time it goes on
 # make gap     usbyte beside exhaustive search and the other policies, on random jobs
 # make judge   every tuner in worlds that no tuner was made with: docs/data/judge_*.csv and docs/tuners.md.
 #              It takes hours, and continues where it was stopped.
