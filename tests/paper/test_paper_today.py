@@ -89,11 +89,11 @@ def test_figure_10(scripts: Path) -> None:
         load("autobyte.simulator.landscape"),
         load("autobyte.config"),
     )
-    place = ("resnet50", "ps")
-    job = figure.jobs.job(place[0], figure.GBIT, place[1])
+    cost, architecture, model = place = ("nccl", "ps", "resnet50")
+    job = figure.jobs.job(model, figure.GBIT, architecture, cost=cost)
     figure.best = {place: landscape.survey(job, config.Space().grid()).best_s}
     row, _ = figure.trial((*place, "metanet", 0))
-    before = committed(figure.NAME, model=place[0], architecture=place[1], tuner="metanet", seed=0)
+    before = committed(figure.NAME, block_cost=cost, architecture=architecture, model=model, tuner="metanet", seed=0)
     assert row["iterations"] == before["iterations"].item()
     assert row["lost_steps"] == pytest.approx(before["lost_steps"].item(), rel=DIGITS)
 
