@@ -12,6 +12,7 @@
 # make night  make faults, random programs, worlds and delays: more than make test has
 # make mxnet   the engine kvstore, and the store for Gluon, with MXNet in an environment of its own
 # make byteps  the engine byteps over BytePS, built from its source distribution in an environment of its own
+# make horovod Horovod beside AutoByte on shaped links, built from its source distribution in an environment of its own
 # make format  fix what a tool can fix
 #
 # Make results again
@@ -34,6 +35,7 @@
 # make keras   Keras on TensorFlow on shaped links, beside TensorFlow's own ways: root, an idle machine, 10 minutes
 # make mxnet-links  Gluon, and the engine kvstore, beside MXNet's own servers: root, an idle machine, 6 minutes
 # make byteps-links  PyTorch over BytePS's servers, beside BytePS's own ways: root, an idle machine, 4 minutes
+# make horovod-links PyTorch beside Horovod: root, an idle machine, 3 minutes
 # make mocc    tables and figures of the congestion control for many objectives, simulated: at most 30 minutes on 2 cores
 # make mocc-weights  the weights of the congestion controls that learn
 # make gpu     what one GPU shows, by NCCL over shaped links: root, at most 8 minutes
@@ -83,7 +85,7 @@ MODELS := --model vgg16,gpt2,resnet50,densenet121 --compute 0.4s --steps 8
 # no banner of MkDocs' theme about other site generators
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped never-slower loops keras mxnet-links byteps-links versions gpu mxnet byteps clean
+.PHONY: setup demo quick test check docs format bench faults night gap judge weights grid paper claims paper-testbed record shaped never-slower loops keras mxnet-links byteps-links horovod-links versions gpu mxnet byteps horovod clean
 
 setup: .venv/setup
 
@@ -152,6 +154,26 @@ build/$(BYTEPS)/built: $(shell find tools/byteps -type f) .venv/test
 
 byteps: .venv-byteps/ready
 	$(SAME) .venv-byteps/bin/python -m pytest $(WITH_BYTEPS) -k "BytePS or byteps" --durations 5
+
+# Its sources, but for the version of C++, in which PyTorch's headers need 20: it takes CMake, a C++ compiler, some minutes
+HOROVOD := horovod-0.28.1
+build/$(HOROVOD)/built: .venv/test
+	mkdir -p build
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary horovod -d build horovod==0.28.1
+	tar --no-same-owner -xzf build/$(HOROVOD).tar.gz -C build
+	sed -i 's/CXX_STANDARD 14/CXX_STANDARD 20/' build/$(HOROVOD)/CMakeLists.txt build/$(HOROVOD)/horovod/torch/CMakeLists.txt
+	cd build/$(HOROVOD) && HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
+		HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS=-j2 $(CURDIR)/$(BIN)/python setup.py --quiet build
+	touch $@
+
+.venv-horovod/ready: build/$(HOROVOD)/built
+	$(call beside,.venv-horovod)
+	cp -r build/$(HOROVOD)/build/lib*/horovod .venv-horovod/lib/python$(VERSION)/site-packages/
+	.venv-horovod/bin/python -m pip install $(QUIET) cloudpickle packaging pyyaml
+	touch $@
+
+horovod: .venv-horovod/ready
+	$(SAME) .venv-horovod/bin/python -m pytest tests/testbed/test_testbed_frontends.py -k horovod --durations 5
 
 format: .venv/test
 	$(BIN)/ruff check --fix .
@@ -227,8 +249,13 @@ mxnet-links: .venv-mxnet/ready
 	.venv-mxnet/bin/python -m autobyte bench --frontend torch --engine kvstore --model vgg16 $(FRONTENDS)
 	$(BIN)/python tools/frontend_tables.py
 
+# Not with real-time priority: threads of BytePS never rest
 byteps-links: .venv-byteps/ready
-	.venv-byteps/bin/python -m autobyte bench --frontend byteps --engine byteps --model vgg16 $(FRONTENDS)
+	.venv-byteps/bin/python -m autobyte bench --frontend byteps --engine byteps --model vgg16 $(filter-out --real-time,$(FRONTENDS)) --hosts 2
+	$(BIN)/python tools/frontend_tables.py
+
+horovod-links: .venv-horovod/ready
+	.venv-horovod/bin/python -m autobyte bench --frontend horovod --model vgg16 $(FRONTENDS)
 	$(BIN)/python tools/frontend_tables.py
 
 versions: .venv/test
@@ -271,7 +298,7 @@ mocc-weights: .venv/test
 	done
 
 mocc: .venv/test
-	for script in objectives adaptation ablations links; do \
+	for script in objectives adaptation tuners ablations links; do \
 		$(SAME) $(BIN)/python -W error paper/mocc_$$script.py || exit 1; \
 	done
 	$(BIN)/python -W error paper/claims.py
@@ -283,4 +310,4 @@ record: .venv/test
 		| sed 's/ *$$//' > tests/data/demo.txt
 
 clean:
-	rm -rf .venv .venv-mxnet .venv-byteps build out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-mxnet .venv-byteps .venv-horovod build out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,6 +31,7 @@ from floors below its own, and `make check` enforces it.
        registry  units  errors   names of tuners and policies, sizes with units, error messages
        notebooks  compiling      tables in notebooks, and a word before the first compilation
        compilations              what is compiled in the background, and its end with the process
+       weights                   wishes as weights that sum to 1
        internals                 what is used of PyTorch that PyTorch does not promise to keep
 
 Begin reading in `autobyte/scheduler/core.py`. It decides which block travels next, and knows no tensor, clock, thread

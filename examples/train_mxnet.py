@@ -87,7 +87,7 @@ def main() -> None:
     store = PlainStore() if options.plain else KVStore(engine=options.engine, keep=None)
     net = make_net()
     net(images[:1])  # shapes are known now
-    trainer = gluon.Trainer(list(net.collect_params().values()), "adam", {"learning_rate": 0.002}, kvstore=store)
+    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.002}, kvstore=store)
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
 
     own = slice(held_out + store.rank, None, store.num_workers)

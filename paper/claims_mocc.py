@@ -11,13 +11,12 @@ from claim import Cells, Claim, Notes, Numbers, Section, Table
 from autobyte.congestion.stored import SHIPPED
 
 OBJECTIVES, ADAPTATION, FORGETTING = "mocc_objectives", "mocc_adaptation", "mocc_forgetting"
-ADAPTING = "mocc_adapting"
+PAIRED = "mocc_paired"
 PREFERENCES, ABLATIONS, BOUNDED = "mocc_preferences", "mocc_ablations", "mocc_bounded"
-SHARING, ALONE = "mocc_sharing", "mocc_alone"
+SHARING, ALONE, TUNED = "mocc_sharing", "mocc_alone", "mocc_tuners"
 SHOWN = ("⟨0.8, 0.1, 0.1⟩", "⟨0.6, 0.3, 0.1⟩", "⟨0.4, 0.5, 0.1⟩", "⟨0.1, 0.8, 0.1⟩", "⟨0.1, 0.1, 0.8⟩")
 LINKS = {"paper": "links for training", "paper-test": "links for tests"}
-LOOK = 2 * 64 * 128  # monitor intervals between two looks at a reward: two updates of an adaptation
-UPDATES = 12  # of an adaptation
+LOOK = 2 * 64 * 128  # monitor intervals between two looks at a reward: eight updates of an adaptation
 HOW = {1: "with", 0: "without"}
 STEADY = "the best steady rate"
 
@@ -46,25 +45,34 @@ def ends(alone: pd.DataFrame, start: str) -> "pd.Series[float]":
     return sheet.where(learned, intervals=learned["intervals"].max()).groupby("objective")["reward"].mean()
 
 
-def how_long(rows: pd.DataFrame, _: Numbers) -> Cells:
-    """What an adaptation takes, and what a learner from scratch does."""
-    none, never = (rows["mocc_intervals"] == 0).sum(), (rows["mocc_reached"] == 0).sum()
-    late, alone = (rows["alone_reached"] == 0).sum(), 1e-3 * rows["alone_intervals"].mean()
-    ours = f"no update was needed in {none} of {len(rows)}" + (f", {never} did not get there" if never else "")
-    behind = f" at least, for {late} of {len(rows)} did not get there" if late else ""
-    return [f"{ours}; a learner from scratch needs {alone:.0f} thousand monitor intervals{behind}"]
+def times_faster(rows: pd.DataFrame, known: str) -> "pd.Series[float]":
+    """Intervals from scratch over those of an adaptation, seed by seed; who needed no update counts with a look's."""
+    ours = rows[f"{known}_intervals"].clip(lower=LOOK).groupby(rows["seed"]).sum()
+    alone: pd.Series[float] = rows["alone_intervals"].groupby(rows["seed"]).sum()
+    return alone / ours
+
+
+def adaptation(known: str, kind: str, text: str) -> Claim:
+    """How long a network adapts until it has 99 % of a specialist's reward, beside a learner from scratch."""
+
+    def judge(every: pd.DataFrame, _: Numbers) -> Cells:
+        rows = sheet.where(every, kind=kind)
+        count, ours, alone = len(rows), rows[f"{known}_intervals"], rows["alone_intervals"]
+        reached = [f"{int(rows[f'{who}_reached'].sum())} of {count}" for who in (known, "alone")]
+        return [
+            f"{100 * (rows[f'{known}_at_first'] / rows['specialist']).mean():.1f} %",
+            f"{int((ours == 0).sum())} of {count}",
+            f"{1e-3 * ours.mean():.0f}, {reached[0]}",
+            f"{1e-3 * alone.mean():.0f}, {reached[1]}",
+            with_error(times_faster(rows, known), unit="x"),
+        ]
+
+    return Claim(text, ADAPTATION, judge)
 
 
 def before(_: pd.DataFrame, __: Numbers) -> Cells:
     """What MOCC's training took."""
     return [f"{trained_intervals():,} monitor intervals"]
-
-
-def adapted(rows: pd.DataFrame, _: Numbers) -> Cells:
-    """What an adaptation changes."""
-    runs = rows.groupby(["seed", "objective"])["reward"]
-    change = runs.last() / runs.first() - 1
-    return [f"{percent(change.groupby('seed').mean(), 2)}; it falls in {(change < 0).sum()} of {len(change)}"]
 
 
 def kept(replay: int) -> Claim:
@@ -79,13 +87,19 @@ def kept(replay: int) -> Claim:
     return Claim(text, FORGETTING, judge, "kept" if replay else "–")
 
 
+def turn_of(rows: pd.DataFrame) -> int:
+    """Updates for each of three new objectives."""
+    return int(rows["updates"].max()) // 3
+
+
 def gained(replay: int) -> Claim:
     """What each of three new objectives gets by its own updates."""
 
     def judge(rows: pd.DataFrame, _: Numbers) -> Cells:
         at = sheet.where(rows, replay=replay).pivot(index="updates", columns="seed")
-        turns = [(UPDATES * turn, at[f"new_{turn + 1}"]) for turn in range(3)]
-        changes = pd.concat([rewards.loc[first + UPDATES] / rewards.loc[first] - 1 for first, rewards in turns])
+        updates = turn_of(rows)
+        turns = [(updates * turn, at[f"new_{turn + 1}"]) for turn in range(3)]
+        changes = pd.concat([rewards.loc[first + updates] / rewards.loc[first] - 1 for first, rewards in turns])
         return [percent(changes.groupby("seed").mean(), 2)]
 
     return Claim(f"the same, {HOW[replay]} replay: each new objective's, in its turn, by", FORGETTING, judge, "–")
@@ -142,6 +156,24 @@ def difference(links: str) -> Claim:
     return Claim(f"the first less ⟨0.1, 0.8, 0.1⟩, {LINKS[links]}", PREFERENCES, judge)
 
 
+DIFFERENT = ("utilisation", "in standard errors", "latency ratio", "in standard errors")
+
+
+def paired(seed: int, links: str) -> Claim:
+    """What weights change in one network, link by link."""
+
+    def judge(rows: pd.DataFrame, _: Numbers) -> Cells:
+        row = sheet.where(rows, seed=seed, range=links).iloc[0]
+        cells: list[str] = []
+        for what, scale, digits, unit in (("utilisation", 100, 1, " %"), ("latency", 1, 3, "")):
+            mean, error = row[what], row[f"{what}_error"]
+            cells.append(f"{scale * mean:.{digits}f} ± {scale * error:.{digits}f}{unit}".replace("-", "−"))
+            cells.append(f"{abs(mean) / error:.1f}")
+        return cells
+
+    return Claim(f"network {seed + 1}, {LINKS[links]}", PAIRED, judge)
+
+
 def variant(name: str) -> Claim:
     """A variant of the training."""
 
@@ -191,6 +223,50 @@ def pair(first: str, second: str, objective: str = "") -> Claim:
     return Claim(text, SHARING, judge)
 
 
+LED = ("default", "random", "descent", "twin")
+
+
+def led(weights: str) -> Claim:
+    """What tuners score under weights that lead them, and under the same weights if speed leads them."""
+
+    def judge(rows: pd.DataFrame, _: Numbers) -> Cells:
+        cells = []
+        for tuner in LED:
+            scores = [
+                with_error(sheet.where(rows, weights=weights, tuner=tuner, led_by=who)["score"], digits=3)
+                for who in ("weights", "speed")
+            ]
+            cells.append(scores[0] if tuner == "default" else f"{scores[0]}; {scores[1]}")
+        return [*cells, f"{sheet.where(rows, weights=weights)['best'].max():.3f}"]
+
+    return Claim(weights, TUNED, judge)
+
+
+def tuned() -> Table:
+    """Preferences for tuners, one line for each weights."""
+    weights = dict.fromkeys(sheet.read(TUNED, sheet.HERE)["weights"]) if made(TUNED) else {}
+    return Table(
+        lambda _: heads("⟨throughput, latency, cost⟩", *LED, "best, found for nothing"),
+        tuple(map(led, weights)),
+        (
+            "",
+            "Tuners of a training, led by weights and scored by them; behind the semicolon: led by speed alone "
+            "(`paper/mocc_tuners.py`).",
+            "",
+        ),
+    )
+
+
+def made(file: str) -> bool:
+    """Whether there are numbers."""
+    return (sheet.HERE / "data" / f"{file}.csv").exists() and (file != ADAPTATION or adapts())
+
+
+def adapts() -> bool:
+    """Whether there are numbers of two networks that adapt: an earlier version had one."""
+    return "known_3_intervals" in sheet.read(ADAPTATION, sheet.HERE)
+
+
 def heads(*columns: str) -> Sequence[str]:
     return columns
 
@@ -200,7 +276,7 @@ PAIRS += [pair("mocc", other, wish) for other in ("mocc", "cubic", "bbr") for wi
 
 
 def on_references(numbers: Numbers) -> Iterable[str]:
-    """What the networks for one objective are, and why the paper's ratio has no counterpart."""
+    """What the networks for one objective are, and what is counted."""
     alone, changed, length = numbers[ALONE], [], {}
     for start in ("scratch", "mocc"):
         learned = sheet.where(alone, start=start).set_index(["objective", "seed"])
@@ -208,19 +284,23 @@ def on_references(numbers: Numbers) -> Iterable[str]:
         late, half = (sheet.where(learned, intervals=intervals)["reward"] for intervals in (last, last // 2))
         changed.append(percent((late / half - 1).groupby("seed").mean()))
     further, scratch = ends(alone, "mocc"), ends(alone, "scratch")
+    unseen = alone["objective"].nunique() - 2
     yield (
-        f"Two landmarks and six unseen objectives have networks of their own, {alone['seed'].nunique()} of either "
-        f"kind: trained from scratch for {length['scratch']:,} monitor intervals, and MOCC's network, trained "
-        f"further for {length['mocc']:,}. The second is the better kind for {(further > scratch).sum()} of "
-        f"{len(further)}. The second half of the updates changed rewards by {changed[0]} from scratch, and by "
-        f"{changed[1]} from MOCC's network."
+        f"Two landmarks and {unseen} unseen objectives have *specialists*, {alone['seed'].nunique()} of either kind: "
+        f"networks trained from scratch for {length['scratch']:,} monitor intervals, and MOCC's network, trained "
+        f"further for {length['mocc']:,}. The better kind counts, in the mean over seeds: that is the second for "
+        f"{(further > scratch).sum()} of {len(further)}. The second half of the updates changed rewards by "
+        f"{changed[0]} from scratch, and by {changed[1]} from MOCC's network."
     )
+    if not adapts():
+        return
+    counted = numbers[ADAPTATION][["known_36_intervals", "known_3_intervals"]].to_numpy().max()
     yield (
-        "The paper's adaptation takes 288 s on a live network, and a learner from scratch 14.2 times as long. There "
-        "is no such ratio here. MOCC's network is compared with its own further training, so it has 99 % of that "
-        "reward at once, almost by construction; a ratio would only tell how often rewards are looked at. A learner "
-        "from scratch counts with its whole training where it does not get there. MOCC's network was trained "
-        f"{trained_intervals() / length['scratch']:.0f} times as long as such a learner before that."
+        "The paper adapts on a live network, in 288 s; here are simulated monitor intervals, with rewards looked at "
+        f"after every {LOOK:,} of them. Who needs no update counts with {LOOK:,} in the ratio, and who does not get "
+        f"there with all {counted:,}. Where no update is needed, MOCC's training has done the work: it had "
+        f"{trained_intervals() / length['scratch']:.0f} times as many intervals as the learner from scratch. The "
+        f"training on 3 landmarks had {trained_intervals() / 8 / length['scratch']:.1f} times as many."
     )
 
 
@@ -240,11 +320,13 @@ def on_empty_links(numbers: Numbers) -> str:
     named = " and ".join(
         f"{100 * row['min']:.1f} to {100 * row['max']:.1f} % at {objective}" for objective, row in used.iterrows()
     )
-    shares = unseen["reward"] / unseen["bound"]
+    there = unseen[unseen["objective"].isin(used.index)]
     return (
         f"{text} At {len(used)} of the {unseen['objective'].nunique()} unseen objectives all networks, also the one "
         f"that ships, leave most of it empty: they use {named}. The reward there is at least "
-        f"{100 * shares[unseen['objective'].isin(used.index)].min():.1f} % of that of {STEADY}."
+        f"{100 * (there['reward'] / there['bound']).min():.1f} % of that of {STEADY}, and "
+        f"{100 * (there['reward'] / there['specialist']).mean():.1f} % of specialists' on average. So the weights do "
+        "not want the link empty: the training stops there, and training for that objective alone goes on."
     )
 
 
@@ -253,6 +335,11 @@ def notes(numbers: Numbers) -> Iterable[str]:
     seeds = numbers[OBJECTIVES]["seed"].nunique()
     flows = "; where flows share a link, of as many runs" if not numbers[SHARING].empty else ""
     yield f"± is the standard error of the mean of {seeds} networks, of which the first is the one that ships{flows}."
+    yield (
+        "Where two objectives are compared on the same links, ± is the standard error over "
+        f"{numbers[PAIRED]['links'].max():.0f} links of what one gets more than the other: both meet the same links, "
+        "losses and first rates, so only differences link by link tell how sure the mean difference is."
+    )
     yield from on_references(numbers)
     yield (
         f"*{STEADY.capitalize()}* never changes. It is chosen for each link and objective, with knowledge of the "
@@ -260,9 +347,7 @@ def notes(numbers: Numbers) -> Iterable[str]:
     )
     yield (
         "Old objectives are the 36 landmarks. The network is trained on three new ones near the corners of the "
-        f"simplex in turn, {UPDATES} updates each; each joins the pool that replay draws from. The new objectives' "
-        "rewards hardly change, so there is little to forget, and the comparison with and without replay is "
-        "inconclusive."
+        f"simplex in turn, {turn_of(numbers[FORGETTING])} updates each; each joins the pool that replay draws from."
     )
     yield on_empty_links(numbers)
     if not numbers[ABLATIONS].empty:
@@ -279,26 +364,35 @@ def notes(numbers: Numbers) -> Iterable[str]:
 
 PARTS: tuple[Table | Notes, ...] = (
     Table(
+        lambda _: heads(
+            "adapting to an unseen objective: which network, which objectives",
+            "reward before, of specialists'",
+            "no update was needed",
+            "thousand intervals to 99 % of it, and how many got there",
+            "from scratch",
+            "times faster (paper: 14.2)",
+        ),
+        tuple(
+            adaptation(known, kind, f"{who}; {kind}")
+            for known, who in (("known_36", "MOCC's, 36 landmarks"), ("known_3", "3 landmarks"))
+            for kind in ("drawn first", "most weight on latency")
+        ),
+        ("",),
+    ),
+    Table(
         lambda _: heads("claim", "paper", "simulated"),
         (
-            Claim(
-                "an unseen objective has 99 % of the reward of MOCC's network, trained further for it, after",
-                ADAPTATION,
-                how_long,
-                "288 s; from scratch 14.2x as long",
-            ),
-            Claim("training of MOCC's network before that", ADAPTATION, before, "–"),
-            Claim(f"{UPDATES} updates of adaptation change an unseen objective's reward by", ADAPTING, adapted, "–"),
+            Claim("training of MOCC's network before that", FORGETTING, before, "–"),
             *(claim(replay) for replay in (1, 0) for claim in (kept, gained)),
         ),
-        ("![a new objective, and old ones](figures/mocc_adaptation.png)", ""),
+        ("", "![a new objective, and old ones](figures/mocc_adaptation.png)", ""),
     ),
     Table(
         lambda _: heads("reward, of that of", "objectives", "mean", "5th percentile", "least of all"),
         tuple(
             share(kind, of, f"{text}; {kind} objectives" if kind == "unseen" else f"{text}; landmarks")
             for of, text in (
-                ("specialist", "MOCC's network, trained further for one objective"),
+                ("specialist", "specialists"),
                 ("scratch", "a network trained for one objective from scratch"),
                 ("bound", STEADY),
             )
@@ -312,6 +406,11 @@ PARTS: tuple[Table | Notes, ...] = (
             *(preference(objective, links) for links in LINKS for objective in SHOWN),
             *(difference(links) for links in LINKS),
         ),
+        ("",),
+    ),
+    Table(
+        lambda _: heads("⟨0.8, 0.1, 0.1⟩ less ⟨0.1, 0.8, 0.1⟩, on the same links", *DIFFERENT),
+        tuple(paired(seed, links) for links in LINKS for seed in range(3)),
         ("",),
     ),
     Table(
@@ -341,6 +440,7 @@ PARTS: tuple[Table | Notes, ...] = (
         PAIRS,
         ("",),
     ),
+    tuned(),
     Notes(notes),
 )
 
@@ -348,7 +448,7 @@ PARTS: tuple[Table | Notes, ...] = (
 def is_made(part: Table | Notes) -> bool:
     """Whether `make mocc` has made the numbers of a table."""
     files = {claim.file for claim in part.claims} if isinstance(part, Table) else set()
-    return all((sheet.HERE / "data" / f"{file}.csv").exists() for file in files)
+    return all(map(made, files))
 
 
 MOCC = Section("MOCC: one congestion control for many objectives", OBJECTIVES, tuple(filter(is_made, PARTS)))

@@ -2,10 +2,11 @@
 
     python paper/mocc_links.py
 
-Simulated. Writes data/mocc_links.csv (sweeps over rate, delay, queue and loss) and data/mocc_sharing.csv (flows of a
-kind, and MOCC beside CUBIC and BBR). A run lasts 16 s of virtual time, and the last half counts; flows that share
-have twice as long. Networks are those that ship with the package. A seed draws which packets are lost, and rate,
-delay, queue and the start of the second flow up to 3 % from what is said; all controls meet the same.
+Simulated. Writes figures/mocc_links.{pdf,png}, data/mocc_links.csv (sweeps over rate, delay, queue and loss) and
+data/mocc_sharing.csv (flows of a kind, and MOCC beside CUBIC and BBR). A run lasts 16 s of virtual time, and the last
+half counts; flows that share have twice as long. Networks are those that ship with the package. A seed draws which
+packets are lost, and rate, delay, queue and the start of the second flow up to 3 % from what is said; all controls
+meet the same.
 """
 
 import statistics
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 import runs
 import sheet
+import style
 
 from autobyte.congestion.algos import ALGORITHMS, make_control
 from autobyte.congestion.objectives import Objective
@@ -29,6 +31,26 @@ SWEEPS = {
     "round_trip_ms": (20.0, 50.0, 100.0, 200.0),
     "queue": (10, 40, 200, 500),
     "loss": (0.0, 0.001, 0.01, 0.03, 0.1),
+}
+TEXTS = {
+    "mbit": "link (Mbit/s)",
+    "round_trip_ms": "round trip (ms)",
+    "queue": "queue (packets)",
+    "loss": "random loss (%)",
+}
+SHOWN = {"utilisation_got": "utilisation (%)", "latency_ratio_got": "latency ratio (%)", "loss_got": "loss (%)"}
+LINES = {  # control, objective: name, colour, dashes
+    ("cubic", ""): ("CUBIC", style.ORANGE, "-"),
+    ("vegas", ""): ("Vegas", style.ORANGE, (0, (1, 0.8))),
+    ("bbr", ""): ("BBR", style.RED, "-"),
+    ("copa", ""): ("Copa", style.MAGENTA, "-"),
+    ("allegro", ""): ("Allegro", style.TEAL, (0, (1, 0.8))),
+    ("vivace", ""): ("Vivace", style.TEAL, "-"),
+    ("aurora", ""): ("Aurora (ours)", style.MUTED, "-"),
+    ("orca-style", ""): ("Orca-style", style.MUTED, (0, (1, 0.8))),
+    ("mocc", "⟨0.8, 0.1, 0.1⟩"): ("MOCC ⟨0.8, 0.1, 0.1⟩", style.BLUE, "-"),
+    ("mocc", "⟨0.1, 0.8, 0.1⟩"): ("MOCC ⟨0.1, 0.8, 0.1⟩", style.BLUE, (0, (4, 1.2))),
+    ("mocc", "⟨0.1, 0.1, 0.8⟩"): ("MOCC ⟨0.1, 0.1, 0.8⟩", style.BLUE, (0, (1, 0.8))),
 }
 OBJECTIVES = (Objective(0.8, 0.1, 0.1), Objective(0.1, 0.8, 0.1), Objective(0.1, 0.1, 0.8))
 PAIRS = (("cubic", "cubic"), ("bbr", "bbr"), ("vegas", "vegas"), ("copa", "copa"), ("allegro", "allegro"))
@@ -105,12 +127,28 @@ def together(cell: tuple[str, str, Objective]) -> sheet.Row:
 
 
 if not options.redraw:
-    settings = [(sweep, value) for sweep, values in SWEEPS.items() for value in values]
-    cells = [(*setting, *control) for setting in settings for control in controls()]
-    sheet.write(runs.spread(alone, cells), "mocc_links", options.out)
     pairs = [
         (first, second, objective)
         for first, second in PAIRS
         for objective in (OBJECTIVES[:2] if "mocc" in (first, second) else OBJECTIVES[:1])
     ]
     sheet.write(runs.spread(together, pairs), "mocc_sharing", options.out)
+    settings = [(sweep, value) for sweep, values in SWEEPS.items() for value in values]
+    cells = [(*setting, *control) for setting in settings for control in controls()]
+    sheet.write(runs.spread(alone, cells), "mocc_links", options.out)
+
+swept = sheet.read("mocc_links", options.out)
+figure, panels = style.new(3.6, rows=3, columns=len(SWEEPS), width=style.PAGE, sharey="row", squeeze=False)
+for place, sweep in enumerate(SWEEPS):
+    for (control, objective), (name, colour, dashes) in LINES.items():
+        rows = sheet.where(swept, sweep=sweep, control=control, objective=objective).sort_values(sweep)
+        for axes, column in zip(panels[:, place], SHOWN, strict=True):
+            axes.plot(range(len(rows)), 100 * rows[column].to_numpy(), color=colour, linestyle=dashes, label=name)
+    values = sorted(swept.loc[swept["sweep"] == sweep, sweep].unique())
+    for axes in panels[:, place]:
+        axes.set_xticks(range(len(values)), [f"{(100 if sweep == 'loss' else 1) * value:g}" for value in values])
+    panels[-1, place].set_xlabel(TEXTS[sweep])
+for axes, text in zip(panels[:, 0], SHOWN.values(), strict=True):
+    axes.set_ylabel(text)
+figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=6)
+style.save(figure, "mocc_links", options.out / "figures")

@@ -6,9 +6,10 @@ MOCC's network of seed 0 is the one that ships. Remove out/mocc after a change o
 import hashlib
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ STARTS = ("scratch", "mocc")
 MOCC = Recipe()
 #: Smaller updates than MOCC's: one objective learns more from as many intervals so.
 LEARNER = Recipe(mode="mixed", iterations=160, links=16)
+FEW = 75  # iterations of a network that is compared with others of as many
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,10 @@ class Study:
         seeds: networks of a kind.
         unseen: objectives that are no landmarks.
         alone: of them, those that have specialists: the first ones.
-        look: intervals between two looks at the reward of what learns.
-        adapting: updates of an adaptation.
+        steep: of the others, those with the most weight on latency, which have specialists, too.
+        look: intervals between two looks at the reward of what learns alone.
+        adapting: updates of an adaptation, as large as those of a learner of one objective, and half as many.
+        forgetting: updates for each of three new objectives, where old ones may be forgotten, as large.
         seed: of the links that networks are judged on, and of the unseen objectives.
     """
 
@@ -58,8 +62,10 @@ class Study:
     seeds: int = 3
     unseen: int = 100
     alone: int = 6
+    steep: int = 3
     look: int = 2 * 64 * 128
-    adapting: int = 12
+    adapting: int = 80
+    forgetting: int = 80
     seed: int = 0
 
     @property
@@ -73,9 +79,16 @@ class Study:
         return dict.fromkeys(landmarks(), "landmark") | dict.fromkeys(self.unseen_objectives, "unseen")
 
     @property
+    def wished(self) -> dict[Objective, str]:
+        """Unseen objectives that have specialists: the first that were drawn, and those that weigh latency most."""
+        first, rest = self.unseen_objectives[: self.alone], self.unseen_objectives[self.alone :]
+        steep = sorted(rest, key=lambda one: -one.latency)[: self.steep]
+        return dict.fromkeys(first, "drawn first") | dict.fromkeys(steep, "most weight on latency")
+
+    @property
     def learned_alone(self) -> tuple[Objective, ...]:
         """Those that have specialists."""
-        return (*ALONE[: self.alone], *self.unseen_objectives[: self.alone])
+        return (*ALONE[: self.alone], *self.wished)
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,8 @@ def study_of(options: Namespace) -> Study:
     if not options.quick:
         return Study(seed=options.seed)
     recipe = Recipe(mode="mixed", iterations=2, links=36, steps=16)
-    few = {"links": 2, "seeds": 1, "unseen": 2, "alone": 1, "look": 128, "adapting": 2}
+    few = {"links": 2, "seeds": 1, "unseen": 2, "alone": 1, "steep": 0, "look": 128}
+    few |= {"adapting": 8, "forgetting": 8}
     return Study(recipe, replace(recipe, links=8), options.out / "kept", seed=options.seed, **few)
 
 
@@ -119,6 +133,12 @@ def network(study: Study, name: str, recipe: Recipe) -> RatePolicy:
 def mocc(study: Study, seed: int) -> RatePolicy:
     """MOCC's network of a seed."""
     return shipped() if seed == 0 else network(study, f"mocc{seed}", replace(study.mocc, seed=seed))
+
+
+def variant(study: Study, changes: dict[str, Any], seed: int) -> RatePolicy:
+    """A network that is trained in another way, in fewer iterations than those that ship."""
+    iterations = min(FEW, study.mocc.iterations)
+    return network(study, "variant", replace(study.mocc, iterations=iterations, seed=seed, **changes))
 
 
 def judge(study: Study, policy: RatePolicy, objectives: Sequence[Objective]) -> list[Served]:
@@ -146,13 +166,20 @@ def learner(study: Study, objective: Objective, seed: int, start: str) -> Learne
         recipe = replace(recipe, iterations=recipe.iterations // 2)
     first = mocc(study, seed) if start == "mocc" else None
     began = () if first is None else (digest(first),)
-    path = study.kept / f"alone.{start}.{_digest(recipe, study.links, study.look, study.seed, *began)}.json"
+    what = (recipe, study.links, study.look, study.seed, *began)
+    found = kept(study, f"alone.{start}", what, lambda: asdict(_learned(study, recipe, objective, first)))
+    return Learner(**found)
+
+
+def kept(study: Study, name: str, what: tuple[object, ...], make: Callable[[], Any]) -> Any:
+    """What was worked out before from the same, or is now: plain JSON."""
+    path = study.kept / f"{name}.{_digest(*what)}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        found = json.dumps(asdict(_learned(study, recipe, objective, first)))
+        found = json.dumps(make())
         with draft_of(path, what="rewards") as draft:
             draft.write_text(found)
-    return Learner(**json.loads(path.read_text()))
+    return json.loads(path.read_text())
 
 
 def _learned(study: Study, recipe: Recipe, objective: Objective, first: RatePolicy | None) -> Learner:

@@ -12,6 +12,8 @@ data/mocc_objectives.csv    reward of 36 landmarks and 100 unseen weights by thr
                             whichever is better
 data/mocc_alone.csv         reward of all these while they learn
 data/mocc_preferences.csv   what five objectives get, on links for training and on links ten times as fast
+data/mocc_paired.csv        what ⟨0.8, 0.1, 0.1⟩ gets more than ⟨0.1, 0.8, 0.1⟩ on the same links, with the same
+                            losses and first rates: means over links and their standard errors, for each network
 """
 
 import math
@@ -23,13 +25,14 @@ import numpy as np
 import runs
 import sheet
 import style
-from mocc_networks import SHOWN, STARTS, Study
+from mocc_networks import ALONE, SHOWN, STARTS, Study
 
-from autobyte.congestion.evaluate import best_steady, serve
+from autobyte.congestion.evaluate import best_steady, differences, serve
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.ranges import range_of
 
 NAME, RANGES = "mocc_objectives", ("paper", "paper-test")
+PAIRED = 4  # times as many links, where two objectives are compared on the same ones
 
 
 def train(cell: tuple[Study, int]) -> None:
@@ -64,6 +67,20 @@ def prefer(cell: tuple[Study, int]) -> list[sheet.Row]:
     ]
 
 
+def compare(cell: tuple[Study, int]) -> list[sheet.Row]:
+    """What weights change, link by link."""
+    study, seed = cell
+    rows, policy, links = [], mocc_networks.mocc(study, seed), PAIRED * study.links
+    for name in RANGES:
+        apart = differences(policy, *ALONE, range_of(name).draw, links=links, seed=study.seed)
+        errors = apart.std(axis=0, ddof=1) / links**0.5
+        row: sheet.Row = {"seed": seed, "range": name, "links": links}
+        for what, mean, error in zip(("utilisation", "latency", "loss"), apart.mean(axis=0), errors, strict=True):
+            row |= {what: float(mean), f"{what}_error": float(error)}
+        rows.append(row)
+    return rows
+
+
 def flat(found: Iterable[list[sheet.Row]]) -> list[sheet.Row]:
     return [row for rows in found for row in rows]
 
@@ -87,12 +104,13 @@ if not options.redraw:
     sheet.write(rows, NAME, options.out)
     sheet.write(looks, "mocc_alone", options.out)
     sheet.write(flat(runs.spread(prefer, seeds)), "mocc_preferences", options.out)
+    sheet.write(flat(runs.spread(compare, seeds)), "mocc_paired", options.out)
 
 rows = sheet.read(NAME, options.out)
-figure, axes = style.new(1.7)
+figure, axes = style.new(1.9)
 for kind, reference, colour, dashes, text in (
-    ("landmark", "specialist", style.ORANGE, "-", "landmarks, of further training"),
-    ("unseen", "specialist", style.BLUE, "-", "unseen, of further training"),
+    ("landmark", "specialist", style.ORANGE, "-", "landmarks, of specialists"),
+    ("unseen", "specialist", style.BLUE, "-", "unseen, of specialists"),
     ("landmark", "bound", style.ORANGE, (0, (2, 1)), "landmarks, of the best steady rate"),
     ("unseen", "bound", style.BLUE, (0, (2, 1)), "unseen, of the best steady rate"),
 ):
@@ -103,5 +121,5 @@ axes.set_xlabel("reward, of a reference's (%)")
 axes.set_ylabel("objectives and seeds (%)")
 axes.set_ylim(0, 102)
 axes.grid(axis="x")
-axes.legend(frameon=False, fontsize=6)
+figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False, fontsize=6)
 style.save(figure, NAME, options.out / "figures")

@@ -25,6 +25,7 @@ def _is_installed(package: str) -> bool:
 
 WITH_MXNET = pytest.mark.skipif(not _is_installed("mxnet"), reason="MXNet is not installed here: make mxnet")
 WITH_BYTEPS = pytest.mark.skipif(not _is_installed("byteps"), reason="BytePS is not installed here: make byteps")
+WITH_HOROVOD = pytest.mark.skipif(not _is_installed("horovod"), reason="Horovod is not installed here: make horovod")
 
 
 def carried(buffers: list[Buffers], library: Library) -> list[Engine]:

@@ -29,7 +29,9 @@ def main(group: str, engine: str, folder: Path) -> None:
     rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
     model = make_model()
     inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    optimizer = ab.DistributedOptimizer(inner, model, engine=engine, timeout=timedelta(seconds=30), keep=None)
+    optimizer = ab.DistributedOptimizer(
+        inner, model, policy="bytescheduler", engine=engine, timeout=timedelta(seconds=30), keep=None
+    )
     checkpoint = folder / "checkpoint"
     if checkpoint.exists():
         kept = torch.load(checkpoint, weights_only=True)

@@ -28,6 +28,7 @@ COVERED_BY = {
     "comparison/test_plot.py": "comparison/panels/labels.py comparison/panels/landscape.py comparison/panels/look.py "
     "comparison/panels/regret.py comparison/title.py",
     "comparison/test_policies.py": "cli/policies.py simulator/choose.py",
+    "comparison/test_preference.py": "comparison/thrift.py",
     "exchange/test_averaging.py": "exchange/arrays.py exchange/connection.py exchange/spec.py exchange/times.py",
     "features/test_features.py": "features/*",
     "test_explain.py": "cli/explain.py",
@@ -62,7 +63,8 @@ COVERED_BY = {
     "testbed/test_testbed_calibration.py": "bench/calibration.py",
     "testbed/test_testbed_cli.py": "cli/testbed.py",
     "testbed/test_testbed_frontends.py": "bench/byteps_rank.py bench/front_rank.py bench/frontends.py "
-    "bench/keras_rank.py bench/mxnet_rank.py bench/servers.py cli/frontends.py",
+    "bench/horovod_rank.py bench/keras_rank.py bench/mxnet_rank.py bench/servers.py bench/torch_loop.py "
+    "cli/frontends.py",
     "testbed/test_testbed_grid.py": "bench/grid.py cli/record.py",
     "testbed/test_testbed_links.py": "testbed/changes.py testbed/flows.py testbed/load.py testbed/validity.py",
     "testbed/test_testbed_priority.py": "bench/priority.py",

@@ -209,7 +209,10 @@ def test_users_scripts_are_checked_against_the_types(bare: Bare) -> None:
     words = ["-m", "mypy", "--config-file", "mypy.ini", "--python-executable", bare.python, "script.py"]
     done = subprocess.run([sys.executable, *words], check=False, capture_output=True, text=True, cwd=bare.folder)
     assert 'Revealed type is "autobyte.torch.optimizer.DistributedOptimizer"' in done.stdout
-    assert 'Argument "policy" to "DistributedOptimizer" has incompatible type "int"; expected "str"' in done.stdout
+    assert (
+        'Argument "policy" to "DistributedOptimizer" has incompatible type "int"; expected "str | None"'
+        in done.stdout
+    )
     assert done.stdout.count("error:") == 1, done.stdout
 
 

@@ -56,7 +56,7 @@ def beside_ddp(rank: int, steps: int = STEPS, **keywords: Any) -> tuple[ab.Distr
     """Train with DDP and with AutoByte, compare all parameters; say which configs were in force."""
     theirs, ours = make_model(), make_model()
     train(DistributedDataParallel(theirs), adam(theirs), rank, steps)
-    optimizer = ab.DistributedOptimizer(adam(ours), ours, **keywords)
+    optimizer = ab.DistributedOptimizer(adam(ours), ours, **{"policy": "bytescheduler"} | keywords)
     used: list[Config] = []
 
     def see() -> None:

@@ -20,7 +20,9 @@ DATA = ROOT / "docs" / "data" / "frontends"
 GAINS = {("keras-tf", "autobyte"): {"after": 1.15, "strategy": 1.1}, ("mxnet", "autobyte"): {"dist_sync": 1.2}}
 BOUNDS = {("keras-tf", "crossing"): 1.15, ("mxnet", "autobyte"): 1.25}
 UNTARGETED = {("mxnet", "resnet50")}
-FRONTS = {"keras-tf": "Keras on TensorFlow", "mxnet": "MXNet's Gluon", "torch": "PyTorch", "byteps": "PyTorch"}
+FRONTS = {"keras-tf": "Keras on TensorFlow", "mxnet": "MXNet's Gluon"} | dict.fromkeys(
+    ("torch", "byteps", "horovod"), "PyTorch"
+)
 
 
 def front_ends(data: Path) -> str:

@@ -30,6 +30,7 @@ NEEDED = {
     "tensorflow": "TensorFlow: pip install 'autobyte[keras]' tensorflow",
     "mxnet": "MXNet: `make mxnet` makes .venv-mxnet; run .venv-mxnet/bin/python -m autobyte bench",
     "byteps": "BytePS: `make byteps` makes .venv-byteps; run .venv-byteps/bin/python -m autobyte bench",
+    "horovod": "Horovod: `make horovod` makes .venv-horovod; run .venv-horovod/bin/python -m autobyte bench",
 }
 
 
@@ -97,7 +98,16 @@ FRONT_ENDS = {
         "byteps",
         "autobyte.bench.byteps_rank",
         {
-            "byteps": FrontWay("BytePS's DistributedOptimizer", own=True, served=True),
+            "byteps": FrontWay("BytePS's DistributedOptimizer, partitions of 4 MB", own=True, served=True),
+            "byteps-1mib": FrontWay("BytePS's DistributedOptimizer, partitions of 1 MiB", own=True, served=True),
+            "autobyte": FrontWay("AutoByte"),
+        },
+    ),
+    "horovod": FrontEnd(
+        "horovod",
+        "autobyte.bench.horovod_rank",
+        {
+            "horovod": FrontWay("Horovod's DistributedOptimizer", own=True, served=False),
             "autobyte": FrontWay("AutoByte"),
         },
     ),

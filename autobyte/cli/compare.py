@@ -99,6 +99,13 @@ def compare(
             "An earlier study of the same name is replaced; to continue one, use --out or Optuna(study=)",
         ),
     ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            "--objective",
+            help="what tuners search for and are scored by: throughput=0.7,latency=0.2,cost=0.1; default: speed",
+        ),
+    ] = "",
     json: JsonOption = False,
 ) -> None:
     """Compare tuners on one simulated job, or policies.
@@ -141,6 +148,7 @@ def compare(
     if policies is not None:
         theirs = {"--tuners": tuners != DEFAULTS, "--policy": policy != "bytescheduler", "--knob": bool(knob)}
         theirs |= {"--retune": retune != "never", "--before": before != "once", "--storage": storage is not None}
+        theirs["--objective"] = bool(objective)
         if wrong := [option for option, value in theirs.items() if value]:
             raise InputError(f"--policies tunes every policy's own knobs, with --tune-with; leave {wrong[0]} out")
         if scenario is not None:
@@ -167,6 +175,7 @@ def compare(
         retune=retune,
         before=before,
         storage=storage,
+        objective=objective or None,
         results=open_folder(out) / DATABASE if out else None,
         progress=progress,
     )
@@ -269,6 +278,30 @@ def show(outcome: dict[str, Any]) -> None:
     )
     print_table(columns, rows, spare=("±", "switches", "iterations", "cost", "over fifo"))
     print_note(" ".join(_notes(outcome)))
+    if "objective" in outcome:
+        _show_scores(outcome)
+
+
+def _show_scores(outcome: dict[str, Any]) -> None:
+    """Print how well the tuners did what was wished."""
+    from autobyte.cli.console import print_line, print_note, print_table
+    from autobyte.config import Config
+
+    wish = outcome["objective"]
+    print_line("scores by " + ", ".join(f"{name} {weight:g}" for name, weight in wish.items()))
+    rows = [
+        (
+            tuner["name"],
+            Config.from_json(tuner["config"]).label,
+            *(f"{tuner[key]:.3f}" for key in ("score", *(f"reward_{name}" for name in wish))),
+        )
+        for tuner in [*outcome["tuners"], {"name": "the best"} | outcome["objective_best"]]
+    ]
+    print_table(("tuner", "⟨S_p, S_c⟩", "score", *wish), rows)
+    print_note(
+        "throughput: bound over step. latency: bound over itself and what the first quarter of the layers waits. "
+        "cost: of the time of the search, what the last config would have taken. The best costs nothing to find."
+    )
 
 
 def _notes(outcome: dict[str, Any]) -> Iterator[str]:

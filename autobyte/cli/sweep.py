@@ -51,6 +51,7 @@ class SweepFile(BaseModel):
     policy: Texts = ["bytescheduler"]
     jitter: Numbers = [0.0]
     scenario: Texts = [""]
+    objective: Texts = [""]
     tuners: Annotated[list[str], Field(min_length=1)] = ["default", "p3", "grid", "random"]
     budget: int = 30
     seeds: int = 5
@@ -106,16 +107,17 @@ class SweepFile(BaseModel):
         """
         from autobyte.cli.options import make_job, make_scenario, make_space
         from autobyte.comparison.contest import Contest
+        from autobyte.comparison.preference import Preference
         from autobyte.simulator.effects import Effects
 
         rest = dict(spec)
         policy, jitter, scenario = rest.pop("policy"), rest.pop("jitter"), rest.pop("scenario")
-        model = rest.pop("model")
+        model, objective = rest.pop("model"), rest.pop("objective")
         job = make_job(str(folder / model) if "/" in model or model.endswith(".json") else model, **rest)
         return Contest(
             job, tuple(self.tuners), self.budget, self.seeds, make_space(job, policy),
             make_scenario(folder / scenario if scenario else None), Effects(jitter=jitter),
-            retune=self.retune, before=self.before,
+            retune=self.retune, before=self.before, objective=Preference.of(objective) if objective else None,
         )  # fmt: skip
 
 
@@ -264,15 +266,23 @@ def _frame(out: Path, specs: dict[str, dict[str, Any]]) -> "pd.DataFrame":
 
 
 def _show(frame: "pd.DataFrame", tuners: list[str]) -> None:
-    """Print what each tuner's last config loses against the best one, comparison by comparison."""
+    """Print what each tuner's last config loses against the best one, or the scores, comparison by comparison."""
     from autobyte.cli.console import print_note, print_table
     from autobyte.units import format_percent
 
-    regrets = frame.pivot(index="comparison", columns="tuner", values="regret")
+    scored = "score" in frame and bool(frame["score"].notna().all())  # every comparison has an objective
+
+    def written(value: float) -> str:
+        return f"{value:.3f}" if scored else format_percent(value)
+
+    table = frame.pivot(index="comparison", columns="tuner", values="score" if scored else "regret")
     rows = [
-        (str(name), *(format_percent(row[tuner]) for tuner in tuners))
-        for name, row in regrets.loc[frame["comparison"].unique()].iterrows()
+        (str(name), *(written(row[tuner]) for tuner in tuners))
+        for name, row in table.loc[frame["comparison"].unique()].iterrows()
     ]
-    rows.append(("mean", *(format_percent(regrets[tuner].mean()) for tuner in tuners)))
+    rows.append(("mean", *(written(table[tuner].mean()) for tuner in tuners)))
     print_table(("comparison", *tuners), rows)
+    if scored:
+        print_note("scores by each comparison's weights, from 0 to 1; medians over seeds.")
+        return
     print_note("regret: what the config that was left in force loses against the optimum; medians over seeds.")

@@ -1,6 +1,6 @@
 """`autobyte.compare`: tuners or policies on one job, side by side; what the command of that name calls."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autobyte.comparison.contest import Contest, hold
 from autobyte.comparison.policies import compare_policies
+from autobyte.comparison.preference import Preference
 from autobyte.comparison.title import count
 from autobyte.comparison.verdict import verdict
 from autobyte.config import Config, Space
@@ -77,6 +78,8 @@ class Comparison:
         - `oracle_gap_closed`: 0 is the best constant config, 1 the best at any time of a scenario; a fraction, NaN
           where the two are within 5 %.
         - `before_cost_s`: as `search_cost_s`, of a search before the scenario (s); NaN without one.
+        - `score`, `reward_throughput`, `reward_latency`, `reward_cost`: with `objective=`, the weighted sum, and what
+          it weighs; each from 0 to 1.
 
         Of policies, the run of the median seed:
 
@@ -123,6 +126,7 @@ def compare(
     retune: str = "never",
     before: str = "once",
     storage: str | None = None,
+    objective: str | Mapping[str, float] | None = None,
     results: Path | str | None = None,
     progress: Progress = quiet,
 ) -> Comparison:
@@ -144,6 +148,8 @@ def compare(
         retune: where something changes, whether tuners that search once search again: `never` or on `drift`.
         before: which tuners may search before the scenario begins: `once` (those that search once) or `all`.
         storage: a URL, for tuners that keep what they find.
+        objective: weights that tuners search by, and that score them: "throughput=0.7,latency=0.2,cost=0.1", or the
+            same as a dict; `autobyte.comparison.preference` says what they weigh. By default speed is all.
         results: a file that keeps trials of tuners, so that an unfinished comparison goes on; None keeps none.
         progress: makes a context with a title, in which it is called with how many are done, of how many, and what.
 
@@ -151,8 +157,8 @@ def compare(
         what was found; the same arguments find the same.
 
     Raises:
-        InputError: no job, an unknown name, a count below 1, a space of sizes that the policy does not have, or
-            arguments that do not go together.
+        InputError: no job, an unknown name, a count below 1, weights that do not sum to 1, a space of sizes that the
+            policy does not have, or arguments that do not go together.
         FileError: `results` holds another comparison.
     """
     if not isinstance(job, Job):
@@ -161,7 +167,13 @@ def compare(
         if isinstance(given_names, str):
             raise InputError(f"{name} must be a list of names, got '{given_names}': say ['{given_names}']")
     if policies is not None:
-        given = {"tuners": tuners, "space": space, "results": results, "storage": storage}
+        given = {
+            "tuners": tuners,
+            "space": space,
+            "results": results,
+            "storage": storage,
+            "objective": objective,
+        }
         wrong = [name for name, value in given.items() if value]
         if wrong or scenario != STEADY or (retune, before) != ("never", "once"):
             raise InputError(f"policies are compared on a steady job: leave {(wrong or ['scenario'])[0]}= out")
@@ -176,6 +188,7 @@ def compare(
     contest = Contest(
         job, tuple(tuners or TUNERS), budget, seeds, within, scenario, effects,
         retune=retune, before=before, storage=storage,
+        objective=None if objective is None else Preference.of(objective),
     )  # fmt: skip
     with TemporaryDirectory() as nowhere:
         return Comparison(judged(contest, Path(results or Path(nowhere) / DATABASE), progress))

@@ -4,8 +4,11 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from autobyte.comparison.preference import Preference, Rewards
+from autobyte.comparison.thrift import Thrift
 from autobyte.config import Config, Space
 from autobyte.errors import FileError, InputError, unknown
 from autobyte.job import Job
@@ -41,6 +44,7 @@ class Contest:
         before: who has that budget before: tuners that search "once", or "all", so that those that live on begin
             with what they have found, as one-shot ones do.
         storage: a URL, for tuners that keep what they find; they never begin with what another run left there.
+        objective: what tuners are to search for; by default, speed.
 
     Raises:
         InputError: no tuner, an unknown one, one that is named twice, a count below 1, an unknown way to retune, or
@@ -58,6 +62,7 @@ class Contest:
     retune: str = "never"
     before: str = "once"
     storage: str | None = None
+    objective: Preference | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("tuners", len(self.tuners)), ("budget", self.budget), ("seeds", self.seeds)):
@@ -76,6 +81,11 @@ class Contest:
     def world(self, seed: int = 0) -> World:
         """A world for one run."""
         return World(self.job, scenario=self.scenario, effects=self.effects, seed=seed, switch_s=self.switch_s)
+
+    @cached_property
+    def rewards(self) -> Rewards:
+        """Of configs in this world, before noise."""
+        return Rewards(self.world().job_at, self.effects)
 
     def to_json(self) -> dict[str, Any]:
         """What decides every single trial, as plain JSON: tuners and seeds may be added to a run later."""
@@ -103,8 +113,9 @@ class Contest:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
 
     @property
-    def _ways(self) -> tuple[tuple[str, str, str], ...]:
-        return ("retune", self.retune, RETUNE[0]), ("before", self.before, BEFORE[0])
+    def _ways(self) -> tuple[tuple[str, Any, Any], ...]:
+        wish = None if self.objective is None else asdict(self.objective)
+        return ("retune", self.retune, RETUNE[0]), ("before", self.before, BEFORE[0]), ("objective", wish, None)
 
 
 @dataclass(frozen=True)
@@ -143,25 +154,49 @@ def _run(contest: Contest, name: str, seed: int, results: Results, progress: Cal
     def make(space: Space, search: int) -> Tuner:
         drawn = seed + 1_000_003 * search  # every search of a run draws differently
         study = f"{name} on {contest.job.model.name} {contest.digest}, seed {drawn}"
-        return make_tuner(
+        tuner = make_tuner(
             name, space, job=contest.job, seed=drawn, budget=contest.budget, storage=contest.storage, anew=study
         )
+        cost = contest.objective.cost if contest.objective else 0.0
+        return Thrift(tuner, cost=cost, budget=contest.budget) if cost else tuner
 
     before: list[Decision] = []
     tuner, space = make(contest.space, 0), contest.space
     if contest.scenario.changes and (TUNERS[name].one_shot or contest.before == "all"):
         still = replace(contest, job=contest.world().job_at(0), scenario=STEADY)
-        trainer = _Recorded(still.world(seed), results, f"{name}, before", seed)
-        before = tune(tuner, trainer, space, budget=contest.budget, progress=lambda _: progress(name, seed, 0))
+        recorded = _Recorded(still.world(seed), results, f"{name}, before", seed)
+        before = _tune(still, tuner, recorded, space, progress=lambda _: progress(name, seed, 0))
         space = replace(space, default=before[-1].config)
         if TUNERS[name].one_shot:
             again = contest.retune == "drift"
             tuner = Retuned(make, space, budget=contest.budget) if again else Default(space, model=contest.job.model)
     trainer = _Recorded(contest.world(seed), results, name, seed)
-    decisions = tune(
-        tuner, trainer, space, budget=contest.budget, progress=lambda _: progress(name, seed, trainer.passed)
-    )
+    decisions = _tune(contest, tuner, trainer, space, progress=lambda _: progress(name, seed, trainer.passed))
     return Run(name, seed, tuple(decisions), tuple(before))
+
+
+def _tune(
+    contest: Contest, tuner: Tuner, trainer: "_Recorded", space: Space, *, progress: Callable[[Decision], None]
+) -> list[Decision]:
+    """Train, and tell the tuner of steps, or of what is wished in place of steps."""
+    if contest.objective is None:
+        return tune(tuner, trainer, space, budget=contest.budget, progress=progress)
+    wishing = _Wishing(trainer, contest.rewards, contest.objective)
+    decisions = tune(tuner, wishing, space, budget=contest.budget, progress=progress)
+    return [replace(decision, measurement=w) for decision, w in zip(decisions, wishing.windows, strict=True)]
+
+
+class _Wishing:
+    """A trainer whose windows say what is wished; `windows` are as they were."""
+
+    def __init__(self, trainer: "_Recorded", rewards: Rewards, objective: Preference) -> None:
+        self._trainer, self._rewards, self._objective = trainer, rewards, objective
+        self.windows: list[Measurement] = []
+
+    def measure(self, config: Config, *, iterations: int, warmup: int) -> Measurement:
+        """Train for a window, and say what it is worth."""
+        self.windows.append(self._trainer.measure(config, iterations=iterations, warmup=warmup))
+        return self._rewards.wished(self.windows[-1], self._objective)
 
 
 class _Recorded:

@@ -69,7 +69,24 @@ class Land(BaseModel):
         return self
 
 
-class TunerEntry(BaseModel):
+class Weights(BaseModel):
+    """What tuners searched for."""
+
+    throughput: Number
+    latency: Number
+    cost: Number
+
+
+class Rewarded(BaseModel):
+    """A score by these weights, and the rewards that it is made of; not there where only speed was searched."""
+
+    score: Number | None = None
+    reward_throughput: Number | None = None
+    reward_latency: Number | None = None
+    reward_cost: Number | None = None
+
+
+class TunerEntry(Rewarded):
     """A tuner's medians; `spread` has their 10th and 90th percentiles."""
 
     name: str
@@ -123,6 +140,7 @@ class Outcome(BaseModel):
     best_constant: Reference
     oracle: OracleEntry | None = None
     carried: CarriedEntry | None = None
+    objective: Weights | None = None
     landscape: Land
     tuners: Annotated[list[TunerEntry], Field(min_length=1)]
 

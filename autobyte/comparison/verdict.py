@@ -1,7 +1,8 @@
 """The verdict: every run judged by the noise-free truth; medians over seeds, with their spreads."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from autobyte.comparison.contest import Contest, Run
 from autobyte.comparison.judge import Judgement, judge
 from autobyte.comparison.oracle import Ends, ends, where_decided
 from autobyte.comparison.outcome import KIND, SCHEMA
+from autobyte.comparison.preference import NAMES, Preference
 from autobyte.comparison.truth import SteadyTruth, Truth
 from autobyte.config import Config
 from autobyte.job import Cluster, Job, Model
 from autobyte.simulator.landscape import best_constant
-from autobyte.tuning import WINDOW
+from autobyte.tuning import WINDOW, Decision
 
 #: Payload rates of the jobs that the best constant is chosen for (bytes/s).
 BANDWIDTHS = tuple(gbit * 1.25e8 for gbit in (1, 3, 10, 25))
@@ -39,6 +41,21 @@ class Score:
     tuner_cpu_s: float
     ends: Ends
     before_cost_s: float  # of a search before the run
+    rewards: tuple[float, float, float] | None = None  # of throughput, latency and cost, where these are weighed
+
+
+def rewards_of(contest: Contest, run: Run, truth: Truth) -> tuple[float, float, float]:
+    """Throughput, latency and cost of one run, each from 0 to 1 and without noise.
+
+    Without a scenario, the first two are those of the config left in force; with one, means over the whole run.
+    """
+    windows, left = [decision.measurement for decision in run.decisions], run.decisions[-1].config
+    ran = [(window.config, window.iteration + k) for window in windows for k in range(len(window.step_s))]
+    each = [contest.rewards.of(*one) for one in (ran if contest.scenario.changes else [(left, 0)])]
+    throughput, latency = (float(np.mean(column)) for column in zip(*each, strict=True))
+    switches = sum(one.config != other.config for one, other in pairwise(windows))
+    took_s = sum(truth.step_s(*one) for one in ran) + switches * contest.switch_s
+    return throughput, latency, min(1.0, sum(truth.step_s(left, iteration) for _, iteration in ran) / took_s)
 
 
 def score(contest: Contest, run: Run, truth: Truth, between: Ends) -> Score:
@@ -62,6 +79,7 @@ def score(contest: Contest, run: Run, truth: Truth, between: Ends) -> Score:
         tuner_cpu_s=sum(decision.cpu_s for decision in run.decisions),
         ends=between,
         before_cost_s=sum(s - truth.best_s(0) for d in run.before for s in d.measurement.step_s),
+        rewards=rewards_of(contest, run, truth) if contest.objective else None,
     )
 
 
@@ -108,8 +126,10 @@ def verdict(
         },
         "carried": largest(contest, truth),
         "landscape": _landscape(start, contest.space.grid()),
-        "tuners": [_summary(name, [s for s in scores if s.run.tuner == name]) for name in contest.tuners],
-    }
+        "tuners": [
+            _summary(name, [s for s in scores if s.run.tuner == name], contest.objective) for name in contest.tuners
+        ],
+    } | _wished(contest, tried)
 
 
 def _curve(scored: Score) -> list[float]:
@@ -142,7 +162,24 @@ def _landscape(state: SteadyTruth, grid: Sequence[Config]) -> dict[str, Any]:
     return {"partition_bytes": list(rows), "credit_ratio": first, "samples_per_s": list(rows.values())}
 
 
-def _summary(name: str, scores: Sequence[Score]) -> dict[str, Any]:
+def _wished(contest: Contest, tried: Sequence[Decision]) -> dict[str, Any]:
+    """What was wished, and the config that is worth most before anything changes, found for nothing."""
+    if contest.objective is None:
+        return {}
+    configs = [*contest.space.grid(), *(config for d in tried for config in (d.measurement.config, d.config))]
+    best = contest.rewards.best(list(dict.fromkeys(configs)), contest.objective)
+    rewards = (*contest.rewards.of(best, 0), 1.0)
+    found = {"config": best.to_json()} | _rewarded(rewards, contest.objective)
+    return {"objective": asdict(contest.objective), "objective_best": found}
+
+
+def _rewarded(rewards: Sequence[float], objective: Preference) -> dict[str, float]:
+    """A score and its parts, by name."""
+    parts = {f"reward_{name}": reward for name, reward in zip(NAMES, rewards, strict=True)}
+    return {"score": objective.score(rewards)} | parts
+
+
+def _summary(name: str, scores: Sequence[Score], objective: Preference | None) -> dict[str, Any]:
     """One tuner's row: medians over its seeds, and the 10th and 90th percentile beside them."""
     columns: dict[str, list[float]] = {
         "samples_per_s": [s.samples_per_s for s in scores],
@@ -156,6 +193,9 @@ def _summary(name: str, scores: Sequence[Score]) -> dict[str, Any]:
         "oracle_gap_closed": [part for s in scores if (part := s.ends.closed(s.samples_per_s)) is not None],
         "before_cost_s": [s.before_cost_s for s in scores if s.run.before],
     }
+    if objective is not None:
+        rewarded = [_rewarded(s.rewards, objective) for s in scores if s.rewards]
+        columns |= {key: [row[key] for row in rewarded] for key in rewarded[0]}
     middle = sorted(scores, key=lambda s: s.samples_per_s)[len(scores) // 2]  # the run that the config is taken from
     medians = {key: float(np.median(values)) if values else None for key, values in columns.items()}
     spreads = {key: np.percentile(values, SPREAD).tolist() for key, values in columns.items() if values}

@@ -29,6 +29,7 @@ def adapted(
     seed: int = 0,
     replay: bool = True,
     rate: float = RATE,
+    links: int = LINKS,
 ) -> Iterator[RatePolicy]:
     """Adapt a policy, update after update, without end.
 
@@ -44,6 +45,7 @@ def adapted(
         seed: of everything random.
         replay: an old objective takes part in every update.
         rate: of learning.
+        links: that an update takes in, half of them for the old objective.
 
     Raises:
         InputError: replay from an empty pool.
@@ -55,7 +57,7 @@ def adapted(
     number = 0
     while True:
         old = pool[int(rng.integers(len(pool)))] if replay else objective
-        objectives = [objective, old] * (LINKS // 2)
+        objectives = [objective, old] * (links // 2)
         key = seed * 1_000_003 + number
         update(model, optimizer, gather(model.policy(), draw, objectives, steps=STEPS, seed=key), seed=key)
         number += 1

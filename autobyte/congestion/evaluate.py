@@ -68,6 +68,42 @@ def serve(
         settled: of them, before those that count.
         seed: of the links.
     """
+    rewards, means = _by_link(policy, objectives, draw, links=links, steps=steps, settled=settled, seed=seed)
+    return [
+        Served(one, float(reward), *(float(value) for value in mean))
+        for one, reward, mean in zip(objectives, rewards.mean(axis=1), means.mean(axis=1), strict=True)
+    ]
+
+
+def differences(
+    policy: Acting,
+    one: Objective,
+    other: Objective,
+    draw: Draw,
+    *,
+    links: int = 32,
+    steps: int = STEPS,
+    settled: int = SETTLED,
+    seed: int = 0,
+) -> Floats:
+    """What one objective gets more of every link than another.
+
+    Both meet the same links, losses and first rates. So what one of them gets depends on what the other gets, and the
+    standard error of the two means' difference is that of these differences: the error of two independent means would
+    count how links differ, which is the same for both. Other arguments are those of `serve`.
+
+    Returns:
+        Utilisation, latency ratio and loss of one, less the other's, shape [links, 3].
+    """
+    _, means = _by_link(policy, [one, other], draw, links=links, steps=steps, settled=settled, seed=seed)
+    apart: Floats = means[0] - means[1]
+    return apart
+
+
+def _by_link(
+    policy: Acting, objectives: Sequence[Objective], draw: Draw, *, links: int, steps: int, settled: int, seed: int
+) -> tuple[Floats, Floats]:
+    """Rewards, shape [objectives, links]; utilisation, latency ratio and loss, shape [objectives, links, 3]."""
     wished = [one for one in objectives for _ in range(links)]
     batch = _unseen(draw, links, copies=len(objectives), seed=seed)
     inputs = np.empty((len(wished), INPUTS), dtype=np.float32)
@@ -80,12 +116,7 @@ def serve(
         now: Floats = batch.step(policy.action(inputs).astype(np.float64))
         parts += now * (step >= settled)
     rewards = (parts * inputs[:, :3]).sum(axis=1) / (steps - settled)
-    means = batch.summary().reshape(len(objectives), links, 3).mean(axis=1)
-    by_objective = rewards.reshape(len(objectives), links).mean(axis=1)
-    return [
-        Served(one, float(reward), *(float(value) for value in mean))
-        for one, reward, mean in zip(objectives, by_objective, means, strict=True)
-    ]
+    return rewards.reshape(len(objectives), links), batch.summary().reshape(len(objectives), links, 3)
 
 
 class _SteadySteering:

@@ -4,7 +4,6 @@ Terms and numbers are those of MOCC (arXiv:2107.01427): the landmarks are the po
 landmarks are neighbours if one weight is the same and the other two differ by one step of the grid.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,10 +11,11 @@ import numpy as np
 
 from autobyte.errors import InputError
 from autobyte.job import Floats
+from autobyte.weights import check_weights, parse_weights, show_weights
 
 NAMES = ("throughput", "latency", "loss")
 STEPS = 10  # of the grid: 36 points inside the simplex
-TOLERANCE = 1e-6  # of a sum
+EXAMPLE = (0.8, 0.1, 0.1)
 
 
 @dataclass(frozen=True, order=True)
@@ -34,13 +34,7 @@ class Objective:
     loss: float
 
     def __post_init__(self) -> None:
-        for name, weight in zip(NAMES, self.weights, strict=True):
-            if not 0 <= weight < math.inf:
-                raise InputError(f"weight of {name} must be a number from 0 to 1, got {weight}")
-        total = sum(self.weights)
-        if abs(total - 1) > TOLERANCE:
-            parts = ", ".join(f"{weight / total:.3g}" for weight in self.weights) if total else "0.8, 0.1, 0.1"
-            raise InputError(f"weights must sum to 1, got {self} with sum {total:.6g}; write {parts}")
+        check_weights(self.weights, NAMES, example=EXAMPLE)
 
     @property
     def weights(self) -> tuple[float, float, float]:
@@ -52,7 +46,7 @@ class Objective:
         return float(np.dot(self.weights, parts))
 
     def __str__(self) -> str:
-        return "⟨" + ", ".join(f"{weight:g}" for weight in self.weights) + "⟩"
+        return show_weights(self.weights)
 
 
 def parse_objective(text: str) -> Objective:
@@ -64,17 +58,7 @@ def parse_objective(text: str) -> Objective:
     Raises:
         InputError: a name that is missing, unknown or there twice, or weights that are none.
     """
-    parts = [part.strip() for part in text.split(",")]
-    named = dict(part.split("=", 1) for part in parts if "=" in part) if "=" in text else dict(zip(NAMES, parts))  # noqa: B905
-    try:
-        if set(named) != set(NAMES) or len(parts) != len(NAMES):
-            raise ValueError
-        weights = [float(named[name]) for name in NAMES]
-    except ValueError:
-        raise InputError(
-            f"cannot read objective '{text}'; write it like throughput=0.8,latency=0.1,loss=0.1"
-        ) from None
-    return Objective(*weights)
+    return Objective(*parse_weights(text, NAMES, example=EXAMPLE))
 
 
 def landmarks(steps: int = STEPS) -> tuple[Objective, ...]:

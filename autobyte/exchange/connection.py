@@ -173,7 +173,9 @@ class ArrayConnection:
             self.control.agree("a model", "; ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs))
         named = self.control.share([[spec.name, spec.layer] for spec in specs])
         specs = [spec._replace(name=name, layer=layer) for spec, (name, layer) in zip(specs, named, strict=True)]
-        laid = "; ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs)
+        laid = "; ".join(
+            sorted(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs)
+        )  # an order may be measured
         self.fingerprint = hashlib.sha256(laid.encode()).hexdigest()[:16]
         return specs
 

@@ -1,12 +1,16 @@
 """How long layers compute, from the few moments that a graph of another framework shows."""
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 import numpy as np
 
 from autobyte.job import Floats
 from autobyte.trace import TimeSource
+
+ALONE = 3  # forward passes beside which nothing came, that are remembered
 
 
 class ArrayTimes:
@@ -38,6 +42,7 @@ class ArrayTimes:
         self._arrived = np.full(self._layers, np.nan)  # of averages, in the forward pass
         self._began_s = self._over_s = 0.0  # of the forward pass; infinite while it is not over
         self._read = True
+        self._alone: deque[float] = deque(maxlen=ALONE)  # passes beside which nothing came, in backward passes
         self.waits = ArrayWaits()
 
     def begin(self) -> None:
@@ -67,7 +72,7 @@ class ArrayTimes:
         self._complete[self._layer_of[place]] = self._clock()
         self._read = False
 
-    def seconds(self) -> tuple[Floats, Floats] | None:
+    def sample(self) -> tuple[Floats, Floats] | None:
         """Forward and backward times of the latest step, shapes [layers] (s); None if they were read already."""
         if self._read:
             return None
@@ -82,18 +87,27 @@ class ArrayTimes:
         shares = backward / total_s
         behind = np.zeros(self._layers)
         behind[order] = np.cumsum(shares[order])
-        forward_s = self._forward_s(behind, loss_s) if loss_s else total_s / 2
+        forward_s = self._forward_s(behind, loss_s, total_s) if loss_s else total_s / 2
         self._began_s = 0.0  # the next step may show no beginning
         return shares * forward_s, backward
+
+    def read(self, samples: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        """Forward and backward times in steps (s), shapes [samples, layers]."""
+        forward, backward = zip(*samples, strict=True)
+        return np.array(forward), np.array(backward)
 
     def be_exact(self, exact: bool) -> None:
         """Marks cost the same whenever they are taken."""
 
-    def _forward_s(self, behind: Floats, loss_s: float) -> float:
+    def _forward_s(self, behind: Floats, loss_s: float, backward_s: float) -> float:
         """How long the forward pass computes, by shares of layers and all behind; for the rest, it stands still."""
         took_s = max(0.0, loss_s - self._began_s)
         known = (self._arrived < loss_s) & (behind > 0)
-        computed_s = float(np.min((loss_s - self._arrived[known]) / behind[known], initial=took_s))
+        if not known.any():
+            self._alone.append(took_s / backward_s)
+            return took_s
+        most_s = median(self._alone) * backward_s if len(self._alone) == ALONE else took_s
+        computed_s = float(np.min((loss_s - self._arrived[known]) / behind[known], initial=min(took_s, most_s)))
         self.waits.add(took_s - computed_s)
         return computed_s
 

@@ -32,7 +32,7 @@ WIRE = {"no": None, "fp16": "fp16", "bf16": "bf16"}  # by the name of DDP's hook
 def prepare(accelerator: Accelerator, *objects: Any, **keywords: Any) -> Any:
     """Do what `accelerator.prepare` does, with AutoByte in place of DDP.
 
-    >>> model, optimizer, loader = prepare(accelerator, model, optimizer, loader, policy="auto")
+    >>> model, optimizer, loader = prepare(accelerator, model, optimizer, loader)
 
     The loop around it stays: `accumulate`, `backward`, `clip_grad_norm_`, `save_state` and `load_state` are the
     accelerator's. `end_training` takes the last updates.

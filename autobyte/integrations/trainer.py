@@ -22,7 +22,7 @@ def attach(trainer: Trainer, **keywords: Any) -> None:
     """Let a trainer's next `train()` go by AutoByte instead of DDP.
 
     >>> trainer = Trainer(model, arguments, train_dataset=texts)
-    >>> attach(trainer, policy="auto")
+    >>> attach(trainer)
     >>> trainer.train()
 
     The arguments of the trainer stay: `gradient_accumulation_steps`, `max_grad_norm`, `bf16`, checkpoints, callbacks.

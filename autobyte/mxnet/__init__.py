@@ -4,7 +4,7 @@
     from mxnet import gluon
 
     store = ab.KVStore()
-    trainer = gluon.Trainer(list(net.collect_params().values()), "sgd", {"learning_rate": 0.1}, kvstore=store)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=store)
 
 MXNet was retired upstream in 2023. It is here for comparison with the papers' own stack.
 """

@@ -3,7 +3,9 @@
 import os
 import queue
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any
 
 import mxnet as mx
@@ -15,11 +17,15 @@ import torch.distributed as dist
 from autobyte.errors import InputError
 from autobyte.exchange import ArraySpec, Averaging
 from autobyte.exchange.averaging import AveragingSettings
+from autobyte.exchange.times import ALONE
+from autobyte.integrations.versions import check_version
 from autobyte.mxnet.dependencies import Release, hold, memory
 from autobyte.torch.exchange.control import CommunicationError, Control
 from autobyte.torch.exchange.training import name_for
 
 Array = npt.NDArray[Any]
+
+TRIED = {"mxnet": ("1.9", "1.9")}
 
 #: Optimizers that are made from now on update one parameter at a time: several at once wait for the last average.
 SINGLY = "MXNET_OPTIMIZER_AGGREGATION_SIZE", "1"
@@ -36,7 +42,8 @@ class KVStore(mx.kv.KVStoreBase):
     A proxy in MXNet's dependency engine holds each gradient, once the backward pass has computed it, until its
     average is in place. What `Trainer` issues next waits for that: an update for its gradients, and the next forward
     pass for the updates of its layers. So communication crosses the step boundary without changes to the loop. The
-    first step is averaged at once, and shows which parameters have gradients.
+    first step is averaged at once, and shows which parameters have gradients. The second shows in which order these
+    come: averages come in the opposite one.
 
     Args:
         settings: of `autobyte.exchange.averaging.AveragingSettings`: policy, config, tuner, engine, timeout, say.
@@ -46,6 +53,7 @@ class KVStore(mx.kv.KVStoreBase):
     """
 
     def __init__(self, **settings: Any) -> None:
+        check_version("mxnet", found=mx.__version__, tried=TRIED)
         self._settings = AveragingSettings(**settings)
         self._owns_group = not dist.is_initialized()
         if self._owns_group:
@@ -57,13 +65,16 @@ class KVStore(mx.kv.KVStoreBase):
             f"{name_for(ranks)}/mxnet", rank=dist.get_rank(), ranks=ranks, timeout=self._settings.timeout
         )
         self._specs: dict[Any, ArraySpec] = {}  # by the key of a parameter that has gradients
-        self._places: dict[Any, int] = {}
+        self._places: dict[Any, int] = {}  # by the same keys, in the order of the forward pass
+        self._second: dict[Any, tuple[mx.nd.NDArray, ...]] = {}  # gradients of the second step, each with its witness
+        self._computed: list[Any] = []  # keys, in the order in which these were
         self.averaging: Averaging | None = None
         self._asked: set[Any] = set()  # keys of the step that is under way
         self._lock = threading.Lock()
         self._complete = 0  # gradients in this step
         self._held: list[tuple[mx.nd.NDArray, Release] | None] = []
         self._steps: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for each that was ended
+        self._apart = ALONE  # steps whose averages all come before the next forward pass, which is timed alone
         self._error: Exception | None = None
         self._waiter = threading.Thread(target=self._wait, name="autobyte-mxnet", daemon=True)
 
@@ -104,23 +115,29 @@ class KVStore(mx.kv.KVStoreBase):
         gradient = _single(value, key)
         if self._error is not None:
             raise self._error
-        if self.averaging is None:
-            if key not in self._specs:
-                self._first(key, gradient)
-                return
-            self._begin()
+        if key not in self._specs:
+            if self._places:
+                raise InputError(
+                    f"parameter {key} has a gradient, and had none in the first step: make another store"
+                )
+            self._first(key, gradient)
+            return
+        if not self._places:
+            self._places = {each: place for place, each in enumerate(self._specs)}
         if key in self._asked:
             missing = next(each for each in self._specs if each not in self._asked)
             raise InputError(
                 f"{self._specs[missing].name} had a gradient in the first step, and has none in this one"
             )
-        if key not in self._specs:
-            raise InputError(f"parameter {key} has a gradient, and had none in the first step: make another store")
         self._asked.add(key)
         if len(self._asked) == len(self._specs):
             self._asked.clear()
-        place = self._places[key]
-        hold(gradient, lambda release: self._on_complete(place, gradient, release), priority)
+        if self.averaging is not None:
+            self._hold(key, gradient, priority)
+            return
+        self._see(key, gradient)
+        if not self._asked:
+            self._begin()
 
     def set_gradient_compression(self, compression_params: Any) -> None:
         """Refuse MXNet's own compression.
@@ -160,12 +177,39 @@ class KVStore(mx.kv.KVStoreBase):
         name = f"parameter {key}"
         self._specs[key] = ArraySpec(name, name, gradient.shape, str(np.dtype(gradient.dtype)))
 
+    def _see(self, key: Any, gradient: mx.nd.NDArray) -> None:
+        """Note when a gradient of the second step is computed."""
+
+        def note(release: Release) -> None:
+            self._computed.append(key)
+            release()
+
+        witness = mx.nd.zeros((1,))
+        hold(witness, note, reads=[gradient])
+        self._second[key] = gradient, witness
+
     def _begin(self) -> None:
-        """Connect, when the first step has shown what travels. Collective."""
-        self._places = {key: place for place, key in enumerate(self._specs)}
-        self._held = [None] * len(self._specs)
-        self.averaging = Averaging("gluon", list(self._specs.values()), self._settings)
+        """Connect, when the second step has shown in which order gradients are computed. Collective."""
+        try:
+            for each in chain.from_iterable(self._second.values()):
+                each.wait_to_read()  # MXNet raises here what went wrong in the backward pass
+            forward = self._control.share([self._places[key] for key in reversed(self._computed)])
+            keys = list(self._specs)
+            self._places = {keys[place]: index for index, place in enumerate(forward)}
+            self._held = [None] * len(keys)
+            self.averaging = Averaging("gluon", [self._specs[key] for key in self._places], self._settings)
+        except Exception as error:
+            self._fail(error)
+            raise
         self._waiter.start()
+        for key, (gradient, _) in self._second.items():
+            self._hold(key, gradient, 0)
+        self._second.clear()
+
+    def _hold(self, key: Any, gradient: mx.nd.NDArray, priority: int) -> None:
+        """Let a gradient be averaged, once it is computed."""
+        place = self._places[key]
+        hold(gradient, lambda release: self._on_complete(place, gradient, release), priority)
 
     def _on_complete(self, place: int, gradient: mx.nd.NDArray, release: Release) -> None:
         """In a thread of MXNet's: a gradient is computed, and held."""
@@ -189,7 +233,8 @@ class KVStore(mx.kv.KVStoreBase):
             if last:
                 if self._error is None:
                     averaging.end()
-                    averaging.begin()  # as far as MXNet's engine shows: what is behind this waits for averages
+                    if not self._apart:
+                        averaging.begin()  # as far as MXNet's engine shows: what is behind this waits for averages
                 self._steps.put(True)
         except Exception as error:  # raised in the thread that trains, at its next call
             self._fail(error)
@@ -199,15 +244,16 @@ class KVStore(mx.kv.KVStoreBase):
         averaging = self.averaging
         assert averaging is not None, "the thread begins after it is made"
         while self._steps.get():
-            for place in range(len(self._places)):
-                try:
-                    if self._error is None:
-                        average = averaging.wait(place, copy=False)
-                        self._release(place, average.reshape(-1))
-                        continue
-                except Exception as error:  # raised in the thread that trains, at its next call
-                    self._fail(error)
-                self._release(place, None)
+            averages: Iterable[Array] = (averaging.wait(place, copy=False) for place in range(len(self._places)))
+            try:
+                if self._apart:
+                    averages = list(averages)
+                    self._apart -= 1
+                    averaging.begin()
+                for place, average in enumerate(averages):
+                    self._release(place, average.reshape(-1))
+            except Exception as error:  # raised in the thread that trains, at its next call
+                self._fail(error)
 
     def _release(self, place: int, average: Array | None) -> None:
         with self._lock:
@@ -226,6 +272,8 @@ class KVStore(mx.kv.KVStoreBase):
         """Let the loop go on to its next call, which raises."""
         with self._lock:
             self._error = self._error or error
+        for gradient, _ in self._second.values():
+            gradient[:] = np.nan
         for place in range(len(self._held)):
             self._release(place, None)
 

@@ -25,11 +25,16 @@ def settled(plan: Plan, *, effects: Effects = PLAIN) -> Simulation:
 
 
 def steady_s(plan: Plan, *, effects: Effects = PLAIN) -> float:
-    """Time of a steady step (s): the mean of those that have settled.
+    """Time of a steady step (s): the mean of those that have settled."""
+    return steady_of(settled(plan, effects=effects))
+
+
+def steady_of(run: Simulation) -> float:
+    """Time of a steady step in a run that has settled (s).
 
     Where gradients are clipped, the last of several steps does not count: no next one is in its way.
     """
-    steps = settled(plan, effects=effects).step_s
+    steps = run.step_s
     return float(steps[SETTLING:STEPS].mean()) if len(steps) > 1 else float(steps[0])
 
 

@@ -1,10 +1,11 @@
 """What `DistributedOptimizer` is given, looked at before anything is made: one line says what cannot be used."""
 
+import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from autobyte.tuners import TUNERS
 
 AUTO, BYTESCHEDULER = "auto", "bytescheduler"
 SERVED = ("ps", "kvstore", "byteps")  # engines with parameter servers
+SHARE = 0.01  # of the time trained: what trials of `auto` may cost where nobody has asked for them
+KEEP = Path("autobyte.toml")  # what is found, where nothing else is said
 ALONE_S = 10.0  # after which a rank under torchrun says what rank 0 has not said
 TINY, MOST_BLOCKS = 1000, 100_000  # bytes of a partition; beyond, a step takes minutes
 HALVES: dict[Any, Any] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -95,6 +98,69 @@ def _check_size(model: nn.Module, config: Config) -> None:
             f"config= has partitions of {size} bytes, which make {nbytes // size:,} blocks of "
             f"'{type(model).__name__}'; write Config({size} * 2**20, …) if you mean MiB"
         )
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """What arguments that were left out stand for.
+
+    Args:
+        policy: named, or what stands for none.
+        share: of the time trained, what trials of `auto` may cost; infinite for trials at once.
+        keep: the file for what is found; None keeps nothing.
+    """
+
+    policy: str
+    share: float
+    keep: Path | None
+
+    @property
+    def first(self) -> str:
+        """The policy that training begins with: where trials wait, DDP's buckets."""
+        if self.policy != AUTO:
+            return self.policy
+        return BYTESCHEDULER if math.isinf(self.share) else "ddp"
+
+    def __str__(self) -> str:
+        """What ranks must agree on: what trials may cost, rank 0 decides."""
+        return f"policy {self.policy}" + ("" if math.isinf(self.share) else ", which waits for its trials")
+
+
+def choose_policy(
+    policy: str | None,
+    search_cost: float | None,
+    keep: Path | str | bool | None,
+    *,
+    scheduled: bool,
+    engine: str,
+    order: str,
+    alone: bool,
+) -> PolicyChoice:
+    """Choose what was left out. Where nothing says that gradients are to be scheduled, nobody is slower than DDP.
+
+    Args:
+        policy, search_cost, keep, engine, order: as `DistributedOptimizer` has them.
+        scheduled: whether a config, a tuner or a space was given.
+        alone: whether no other optimizer is wrapped in this process: trials of two disturb each other.
+
+    Raises:
+        InputError: `search_cost` is negative, no number, or for another policy.
+    """
+    kept = keep if isinstance(keep, str | Path) else None
+    if keep is True and (policy is not None or scheduled):
+        kept = KEEP
+    path = None if kept is None else Path(kept)
+    by_default = policy is None and not scheduled and order == "planned" and engine not in SERVED
+    chosen = policy or (AUTO if by_default else BYTESCHEDULER)
+    if search_cost is None:
+        share = (SHARE if alone else 0.0) if by_default else math.inf
+    elif isinstance(search_cost, bool) or not isinstance(search_cost, int | float) or not search_cost >= 0:
+        raise InputError(f"search_cost must be a part of the time trained, 0 or more, got {search_cost!r}")
+    elif chosen != AUTO:
+        raise InputError(f"search_cost={search_cost} is for policy='{AUTO}', not for '{chosen}': leave it out")
+    else:
+        share = float(search_cost)
+    return PolicyChoice(chosen, share, path)
 
 
 def check_policy(policy: str, config: Config) -> None:

@@ -50,7 +50,8 @@ class Clips:
     def take(self) -> Clipping:
         """Hand over what happens to the averages."""
         clipping, self._pending = self._pending or Clipping(), None
-        return replace(clipping, factor=clipping.factor * self._unscale())
+        factor = self._unscale()
+        return clipping if factor == 1.0 else replace(clipping, factor=clipping.factor * factor)
 
     def by_norm(self, limit: float, kind: float, *, error_if_nonfinite: bool) -> torch.Tensor:
         """Clip by the norm of all averages; return it, shape []."""

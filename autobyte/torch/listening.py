@@ -1,7 +1,6 @@
 """Passes on what the exchange tells of a step to the wrapper's parts, most of which are made after the exchange."""
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Sequence
 
 from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable
@@ -34,14 +33,14 @@ class Listeners(Listener):
         if verification.active:
             self.leaves = verification.keep
 
-    def measure(self, times: LayerTimes, layer_of: Mapping[str, int]) -> None:
+    def measure(self, times: LayerTimes, layer_of: Sequence[int]) -> None:
         """Mark when gradients are complete, from now on.
 
         Args:
             times: of the layers.
-            layer_of: the index of the layer of every gradient that travels, by name.
+            layer_of: the index of the layer of every gradient that travels, by place.
         """
-        self.complete = {name: partial(times.gradient, layer) for name, layer in layer_of.items()}
+        self.complete = times.gradients(layer_of)
 
     def tune(self, online: Online) -> None:
         """Ask this part what there is to announce, from the next step on."""

@@ -368,6 +368,8 @@ class On:
         """Use a config from the next step on. Collective."""
         check_sizes(config, "the config")
         self.training.control.agree("a config", f"{config}; engine {config.engine or self.training.engine}")
+        if self._search is not None:
+            self._search.stay(config)
         if self._online is not None:
             self._online.use(config)
         else:
@@ -513,13 +515,9 @@ class On:
             adviser = None
             if self.training.rank == 0:
                 adviser = Adviser(
-                    self.training,
-                    layers,
-                    self._search,
-                    drift=self._drift,
-                    recording=self._recording(),
+                    self.training, layers, self._search, drift=self._drift, recording=self._recording(),
                     reducible=self.training.reducible,
-                )
+                )  # fmt: skip
             self._times = times
             self._handover = Handover(
                 self._model,
@@ -546,7 +544,7 @@ class On:
     def _measure(self, layers: list[CalledLayer], times: LayerTimes) -> list[RemovableHandle]:
         """Set the hooks that time layers, beside those that are there anyway."""
         places = {name: index for index, layer in enumerate(layers) for name, _ in layer.parameters}
-        self._listeners.measure(times, places)
+        self._listeners.measure(times, [places[name] for name in self.training.exchange.parameters])
         marks = [self._model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True)]
         if not self._cross:
             for index, layer in enumerate(layers):

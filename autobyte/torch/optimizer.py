@@ -29,6 +29,7 @@ from autobyte.torch.arguments import (
     check,
     check_diagnostics,
     check_space,
+    choose_policy,
     rank_0_speaks,
 )
 from autobyte.torch.exchange.admission import is_off, is_rank_0
@@ -39,7 +40,7 @@ from autobyte.torch.groups import free_default_group
 from autobyte.torch.listening import Listeners
 from autobyte.torch.log import show_log
 from autobyte.torch.model.clipping import check_norm
-from autobyte.torch.model.planning import DEFAULT, begin_with
+from autobyte.torch.model.planning import begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
 from autobyte.torch.tracing.tracing import Tracing
@@ -66,17 +67,22 @@ class DistributedOptimizer(Optimizer, Joinable):
     Args:
         optimizer: the user's, of any kind. One that is not element-wise is stepped as a whole, in `step()`.
         model: the same on all ranks; rank 0's parameters and buffers are sent to the others.
-        policy: how gradients are cut and ordered; `auto` measures what simulation finds fastest beside DDP's best
-            bucket, and keeps the fastest.
-        config: partition and credit; by default ByteScheduler's, small tensors fused. A path is a file that `keep`
-            made: rank 0 reads it, and without a tuner its config stays for the whole training.
+        policy: how gradients are cut and ordered. `auto` measures what simulation finds fastest beside DDP's buckets,
+            at once, and keeps the fastest. None is `auto` with `search_cost=0.01`; beside `config=`, `tuner=`,
+            `space=`, `order="leader"` or servers it is `bytescheduler`.
+        config: partition and credit; for `bytescheduler` its own by default, small tensors fused. A path is a file
+            that `keep` made: rank 0 reads it, and without a tuner its config stays for the whole training.
         tuner: name of what tunes partition and credit while training goes on, `bayesian` say; None leaves them.
         space: partitions and credits from which the tuner may choose; by default all that the policy has. Training
             begins with `config`, or with the config in the space that is nearest to the default.
         budget: how many windows of ten steps the tuner has. None is 30 for a tuner that searches once, as `bayesian`
             does, and as long as training lasts for one that adapts, as `twin` does.
+        search_cost: the part of the time trained so far that trials of `auto` may cost, gains subtracted: training
+            begins with DDP's buckets, and trials wait until they are affordable; 0 tries nothing, infinity waits for
+            nothing. None is 0.01 if no policy is named, or 0 if another optimizer is wrapped already; else infinity.
         seed: of the tuner.
         keep: the file that keeps the config that a tuner or `auto` found, for the next training; None keeps nothing.
+            True is `autobyte.toml` if a policy or a tuner is named, else nothing.
         record: a folder in which every measured window is kept, for `autobyte collect --add`; None keeps none.
         engine: `allreduce`, over gloo from host memory; `ps` for parameter servers on the ranks' hosts; `nccl`, an
             all-reduce on a stream of the GPU, for which no thread waits; or `ordered`, the same on streams in host
@@ -121,13 +127,14 @@ class DistributedOptimizer(Optimizer, Joinable):
         optimizer: Optimizer,
         model: nn.Module,
         *,
-        policy: str = BYTESCHEDULER,
+        policy: str | None = None,
         config: Config | Path | str | None = None,
         tuner: str | None = None,
         space: Space | None = None,
         budget: int | None = None,
+        search_cost: float | None = None,
         seed: int = 0,
-        keep: Path | str | None = "autobyte.toml",
+        keep: Path | str | bool | None = True,
         record: Path | str | None = None,
         engine: str = AUTO,
         servers: Sequence[int] | None = None,
@@ -151,6 +158,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         with rank_0_speaks():
             if isinstance(optimizer, DistributedOptimizer):
                 raise InputError("the optimizer is wrapped already: wrap it once")
+            named, policy = policy, BYTESCHEDULER if policy is None else policy
             check(
                 optimizer, model, policy=policy, config=config, tuner=tuner, budget=budget, drift=drift,
                 timeout=timeout,
@@ -161,6 +169,11 @@ class DistributedOptimizer(Optimizer, Joinable):
             check_diagnostics(diagnostics)
             check_space(space, tuner=tuner, policy=policy, config=config)
             pace = None if pacing is None else pace_of(pacing, engine=engine)
+            others = [each.training for each in _alive if each.training is not None]
+            choice = choose_policy(
+                named, search_cost, keep, scheduled=any(each is not None for each in (config, tuner, space)),
+                engine=engine, order=order, alone=not others,
+            )  # fmt: skip
         if on_window is not None:
             functions["on_window="] = on_window
         self._optimizer = optimizer
@@ -172,47 +185,29 @@ class DistributedOptimizer(Optimizer, Joinable):
             show_log()
         if is_off(process_group, enabled=enabled):
             return
-        for other in _alive:
-            if other.training is not None and other.training.has_any_of(optimizer):
-                raise InputError("parameters of this optimizer are wrapped already: close() that wrapper first")
+        if any(each.has_any_of(optimizer) for each in others):
+            raise InputError("parameters of this optimizer are wrapped already: close() that wrapper first")
         size = dist.get_world_size(process_group)
         listeners = Listeners(self)
-        begin = DEFAULT if policy == AUTO else begin_with(policy, workers=size, servers=engine in SERVED, space=space)
+        begin = begin_with(choice.first, workers=size, servers=engine in SERVED, space=space)
         given = config if isinstance(config, Config) else None
         file = None if config is None or given is not None else Path(str(config))
         connect = partial(
-            Training,
-            optimizer,
-            model,
-            config=given or begin,
-            engine=engine,
-            wire_dtype=HALVES.get(wire_dtype, wire_dtype),
-            accumulation=accumulation,
-            group=process_group,
-            timeout=timeout,
-            order=order,
-            servers=servers,
-            listener=listeners,
-            average=getattr(model, "autobyte_average", True),
-            diagnostics=diagnostics,
-            pace=pace,
-        )
-        search = partial(Search, tuner=tuner, space=space, budget=budget, seed=seed, keep=keep)
+            Training, optimizer, model, config=given or begin, engine=engine,
+            wire_dtype=HALVES.get(wire_dtype, wire_dtype), accumulation=accumulation, group=process_group,
+            timeout=timeout, order=order, servers=servers, listener=listeners,
+            average=getattr(model, "autobyte_average", True), diagnostics=diagnostics, pace=pace,
+        )  # fmt: skip
+        search = partial(Search, tuner=tuner, space=space, budget=budget, seed=seed)
+        search = partial(search, keep=choice.keep, share=choice.share)
         self._mode = On(
-            optimizer,
-            model,
-            connect=connect,
-            chooser=f"policy {policy}; tuner {tuner}" + (f"; config of {file}" if file is not None else ""),
+            optimizer, model, connect=connect,
+            chooser=f"{choice}; tuner {tuner}" + (f"; config of {file}" if file is not None else ""),
             config_file=partial(use_kept, path=file, policy=policy, tuner=tuner, space=space) if file else None,
-            search=search if tuner is not None or policy == AUTO else None,
-            listeners=listeners,
-            drift=drift,
-            record=record,
-            cross_step=cross_step,
-            verify_steps=verify_steps,
-            callback=Callback(functions) if functions else None,
-            undo=undo,
-        )
+            search=search if tuner is not None or choice.policy == AUTO else None, listeners=listeners, drift=drift,
+            record=record, cross_step=cross_step, verify_steps=verify_steps,
+            callback=Callback(functions) if functions else None, undo=undo,
+        )  # fmt: skip
         self._made_in = os.getpid()
         _alive.add(self)
 

@@ -21,6 +21,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "in rank 0's order": {"order": "leader"},
     "parameter servers": {"engine": "ps"},
     "a policy that merges": {"policy": "usbyte"},
+    "nothing said": {},
     "auto": {"policy": "auto"},
     "the twin": {"tuner": "twin"},
     "the meta-network": {"tuner": "metanet"},

@@ -127,3 +127,29 @@ def test_options_that_do_not_go_with_a_sweep(swept: Path, tmp_path: Path, capsys
     ):
         assert run(["compare", *words]) != 0
         assert said in capsys.readouterr().err
+
+
+def test_objectives_are_swept_and_their_scores_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wish = "throughput=0.5,latency=0.4,cost=0.1"
+    text = SWEEP.replace('["allreduce", "ps"]', '"ps"') + f'objective = ["1,0,0", "{wish}"]\n'
+    both = SweepFile.load(written(tmp_path, text)).specs().values()
+    assert [spec["objective"] for spec in both] == ["1,0,0", wish]
+    alone = written(tmp_path, text.replace('"1,0,0", ', ""))
+    assert run(["compare", "--sweep", str(alone), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    printed = capsys.readouterr().out
+    table = pd.read_parquet(tmp_path / "out" / "sweep.parquet")
+    assert table["job_objective"].unique().tolist() == [wish]
+    assert "regret" not in printed
+    assert all(f"{score:.3f}" in printed for score in table["score"])
+
+
+def test_an_objective_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "compare",
+        "--sweep",
+        str(written(tmp_path, SWEEP + 'objective = "1,1,0"\n')),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    assert run(words) == 2
+    assert "weights must sum to 1, got ⟨1, 1, 0⟩ with sum 2; write 0.5, 0.5, 0" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autobyte.congestion.evaluate import best_steady, serve
+from autobyte.congestion.evaluate import best_steady, differences, serve
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.paths import Bottleneck, RateProfile, Route
 
@@ -59,3 +59,24 @@ def test_who_knows_the_link_sends_as_fast_as_it_serves() -> None:
             for action in (-1.0, 0.0, 1.0)
             for one in serve(Always(action), [wish], draw, links=2, steps=60, settled=30)
         )
+
+
+class ByWeight:
+    """The more throughput weighs, the more it sends."""
+
+    def action(self, inputs: np.ndarray) -> np.ndarray:
+        return np.where(inputs[:, 0] > 0.5, 1.0, -1.0).astype(np.float32)
+
+
+def test_differences_are_those_of_the_same_links_one_by_one() -> None:
+    def draw(rng: np.random.Generator) -> tuple[Bottleneck, Route]:
+        return Bottleneck(RateProfile.steady(rng.uniform(100, 400)), 40, rng.uniform(0, 0.1)), Route(0.05)
+
+    sizes = {"links": 6, "steps": 60, "settled": 40, "seed": 1}
+    apart = differences(ByWeight(), *WISHES, draw, **sizes)  # type: ignore[arg-type]
+    first, second = serve(ByWeight(), WISHES, draw, **sizes)  # type: ignore[arg-type]
+    assert apart.shape == (6, 3)
+    assert apart[:, 0].mean() == pytest.approx(first.utilisation - second.utilisation)
+    assert apart[:, 1].mean() == pytest.approx(first.latency_ratio - second.latency_ratio)
+    assert (apart[:, 0] > 0).all()
+    assert (differences(Always(0.5), *WISHES, draw, **sizes) == 0).all()  # type: ignore[arg-type]

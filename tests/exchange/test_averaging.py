@@ -174,23 +174,23 @@ def test_layer_times_are_those_of_the_moments() -> None:
     at(15.0, times.complete, 2)
     at(16.0, times.complete, 0)
     at(17.0, times.complete, 1)
-    forward, backward = times.seconds() or ([], [])
+    forward, backward = times.sample() or ([], [])
     assert np.allclose(backward, [2.0, 1.0])
     assert np.allclose(forward, [8 / 3, 4 / 3])  # shared as the backward pass is
-    assert times.seconds() is None
+    assert times.sample() is None
     at(18.0, times.wait, 0, 17.5)  # behind the step: the model stands still
     assert times.waits.total_s == pytest.approx(0.5)
     at(20.0, times.begin)
     at(22.0, times.loss)
     times.open()
     at(23.0, times.complete, 2)
-    forward, backward = times.seconds() or ([], [])
+    forward, backward = times.sample() or ([], [])
     assert np.allclose(backward, [0.0, 1.0]), "a layer without a gradient takes no time"
     assert np.allclose(forward, [0.0, 2.0])
     at(30.0, times.open)
     at(31.0, times.complete, 2)
     at(32.0, times.complete, 0)
-    forward, backward = times.seconds() or ([], [])
+    forward, backward = times.sample() or ([], [])
     assert np.allclose(backward, [1.0, 0.0]), "nothing shows when this step began"
     assert np.allclose(forward, [0.5, 0.0]), "half of the backward pass"
 
@@ -217,11 +217,39 @@ def test_a_forward_pass_beside_averages_stands_still_for_some(
     for place, backward_s in ((1, 4.0), (0, 2.0)):
         now[0] += backward_s
         times.complete(place)
-    forward, backward = times.seconds() or ([], [])
+    forward, backward = times.sample() or ([], [])
     assert np.allclose(backward, np.array([2.0, 4.0])[[*order]])
     assert np.allclose(forward, np.array([1.0, 2.0])[[*order]])
     assert times.waits.total_s == pytest.approx(stalls_s)
     assert times.waits.total_s == pytest.approx(loss_s - 10.0 - 3.0)
+
+
+def test_short_last_layers_do_not_stretch_a_forward_pass() -> None:
+    """Of a layer of 10 s and one of 0.1 s that waits: the 0.6 s behind the wait look like a pass of a minute."""
+    now = [10.0]
+    times = ArrayTimes([[0], [1]], clock=lambda: now[0])
+
+    def step(arrives_s: dict[int, float], forward_s: float) -> float:
+        began_s = now[0]
+        times.begin()
+        for place, arrival_s in arrives_s.items():
+            now[0] = began_s + arrival_s
+            times.wait(place, began_s)
+        now[0] = began_s + forward_s
+        times.loss()
+        times.open()
+        for place, backward_s in ((1, 0.2), (0, 20.0)):
+            now[0] += backward_s
+            times.complete(place)
+        return float((times.sample() or [np.zeros(2)])[0].sum())
+
+    late = {0: 0.0, 1: 25.0}, 25.6
+    assert step(*late) == pytest.approx(25.6), "nothing tells better"
+    for alone_s in (10.4, 10.1, 9.9):
+        assert step({}, alone_s) == pytest.approx(alone_s)
+    before_s = times.waits.total_s
+    assert step(*late) == pytest.approx(10.1)
+    assert times.waits.total_s - before_s == pytest.approx(25.6 - 10.1)
 
 
 def test_importing_autobyte_loads_no_framework() -> None:

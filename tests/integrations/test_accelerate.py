@@ -55,7 +55,9 @@ class Told:
         loader = DataLoader(TensorDataset(texts()), batch_size=BATCH)
         objects = (model, optimizer, loader, schedule)
         if autobyte:
-            self.model, self.optimizer, self.loader, self.schedule = prepare(self.accelerator, *objects, **keywords)
+            self.model, self.optimizer, self.loader, self.schedule = prepare(
+                self.accelerator, *objects, **{"policy": "bytescheduler"} | keywords
+            )
         else:
             self.model, self.optimizer, self.loader, self.schedule = self.accelerator.prepare(*objects)
         self.norms: list[float] = []

@@ -77,10 +77,12 @@ class Told:
 
 
 def trains_saves_and_goes_on(rank: int, size: int, folder: str) -> None:
+    from autobyte.integrations.fabric import AutoByteFabricStrategy  # noqa: PLC0415
+
     theirs = Told("ddp", size)
     theirs.epoch()
     theirs.epoch()
-    ours = Told("autobyte", size)
+    ours = Told(AutoByteFabricStrategy(policy="bytescheduler"), size)
     ours.epoch()
     ours.fabric.save(f"{folder}/half.ckpt", ours.state)
     ours.epoch()

@@ -118,10 +118,12 @@ def with_norms(*, crosses: bool | None = None) -> Any:
 
 
 def trains_saves_and_goes_on(rank: int, size: int, folder: str) -> None:
+    from autobyte.integrations.lightning import AutoByteStrategy  # noqa: PLC0415
+
     theirs = module()
     fit(theirs, "ddp", ranks=size)
     ours = module()
-    fit(ours, "autobyte", ranks=size, callbacks=[with_norms(crosses=True)])
+    fit(ours, AutoByteStrategy(policy="bytescheduler"), ranks=size, callbacks=[with_norms(crosses=True)])
     norms = [2 * LIMIT] * 4  # are Lightning's own affair
     assert_alike((copied(ours), norms), (copied(theirs), norms))
     half = module()

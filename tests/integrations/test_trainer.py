@@ -56,7 +56,7 @@ def make(folder: str, *, autobyte: bool, callbacks: Any = (), **settings: Any) -
     rows = [{"input_ids": row, "labels": row} for row in texts()]
     trainer = Scaled(gpt2(), arguments, train_dataset=rows, callbacks=list(callbacks))
     if autobyte:
-        attach(trainer)
+        attach(trainer, policy="bytescheduler")
     return trainer
 
 

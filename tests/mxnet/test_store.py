@@ -3,7 +3,9 @@
 import os
 import re
 import signal
+import time
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,7 +105,8 @@ def _plain() -> Any:
 
 def test_a_parameter_that_comes_or_goes_is_named() -> None:
     """And a store that is closed within such a step ends, where its gradients were held."""
-    gone, come, devices, device, compression, closed, spoilt = on_ranks(_changes, 1)[0]
+    old, gone, come, devices, device, compression, closed, spoilt = on_ranks(_changes, 1)[0]
+    assert old == "mxnet 1.8.0 is too old, 1.9 works: pip install --upgrade mxnet"
     assert gone == "parameter 1 had a gradient in the first step, and has none in this one"
     assert come == "parameter 7 has a gradient, and had none in the first step: make another store"
     assert devices == "parameter 0 is on 2 devices; start one process for each"
@@ -116,7 +119,12 @@ def test_a_parameter_that_comes_or_goes_is_named() -> None:
 def _changes(rank: int) -> list[str]:
     ab, mx = with_names()
 
-    store, said = ab.KVStore(keep=None), []
+    said, version, mx.__version__ = [], mx.__version__, "1.8.0"
+    with pytest.raises(ValueError) as error:
+        ab.KVStore(keep=None)
+    said.append(str(error.value))
+    mx.__version__ = version
+    store = ab.KVStore(keep=None)
     gradients = [mx.nd.ones((3,)) for _ in range(2)]
     for key, gradient in enumerate(gradients):
         store.pushpull(key, gradient)
@@ -136,6 +144,40 @@ def _changes(rank: int) -> list[str]:
     with pytest.raises(RuntimeError) as closing:
         store.close()
     return [*said, str(closing.value), str(gradients[0].asnumpy())]
+
+
+def test_averages_come_as_the_forward_pass_needs_them() -> None:
+    """In the opposite order of gradients, whatever that of `Trainer` is; it may sort parameters by name."""
+    assert on_ranks(_in_order, 1) == [([2, 0, 1], [2, 0, 1])]
+
+
+def _in_order(rank: int) -> tuple[list[int], list[int]]:
+    """Keys in the order of the plan, and as averages come in the third step."""
+    ab, mx = with_names()
+    from autobyte.mxnet.dependencies import Release, hold  # noqa: PLC0415
+
+    def compute(release: Release) -> None:
+        time.sleep(0.02)
+        release()
+
+    store, device = ab.KVStore(keep=None, config=SMALL), mx.nd.zeros((1,))
+    gradients, came = [mx.nd.ones((40,)) for _ in range(3)], []
+    for step in range(3):
+        for key in (1, 0, 2):
+            hold(device, compute, beside=[gradients[key]])
+        for key, gradient in enumerate(gradients):
+            store.pushpull(key, gradient)
+        if step == 1:
+            store.averaging.wait = partial(_noted, came, store.averaging.wait)
+    mx.nd.waitall()
+    keys = [int(spec.name.removeprefix("parameter ")) for spec in store.averaging.specs]
+    store.close()
+    return keys, [keys[place] for place in came[-3:]]
+
+
+def _noted(places: list[int], wait: Any, place: int, *, copy: bool) -> Any:
+    places.append(place)
+    return wait(place, copy=copy)
 
 
 def test_a_rank_that_is_killed_is_named() -> None:

@@ -77,6 +77,16 @@ def test_congestion_controls_are_swept_and_share_a_link(tmp_path: Path) -> None:
     assert all(0 < float(row["utilisation_got"]) <= 1.001 for row in swept)
 
 
+def test_tuners_that_weights_lead_are_scored_beside_those_that_speed_leads(tmp_path: Path) -> None:
+    run("mocc_tuners", "--quick", "--out", tmp_path)
+    with (tmp_path / "data" / "mocc_tuners.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["tuner"], row["led_by"]) for row in rows} == {
+        (tuner, led) for tuner in ("default", "random") for led in ("weights", "speed")
+    }
+    assert all(0 < float(row["score"]) <= float(row["best"]) <= 1 for row in rows)
+
+
 def test_networks_are_trained_once_for_all_scripts_on_mocc(tmp_path: Path) -> None:
     """In one process: each of three would import PyTorch."""
     scripts = ("objectives", "adaptation", "ablations")
@@ -87,13 +97,14 @@ def test_networks_are_trained_once_for_all_scripts_on_mocc(tmp_path: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | places, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     made = {path.stem for path in (tmp_path / "data").iterdir()}
-    assert made >= {path.stem for path in PAPER.glob("data/mocc_*.csv")} - {"mocc_links", "mocc_sharing"}
+    others = {"mocc_links", "mocc_sharing", "mocc_tuners"}
+    assert made >= {path.stem for path in PAPER.glob("data/mocc_*.csv")} - others
     with (tmp_path / "data" / "mocc_objectives.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 38
     assert all(float(row["reward"]) <= float(row["bound"]) + 0.01 for row in rows)
     with (tmp_path / "data" / "mocc_adaptation.csv").open(encoding="utf-8") as file:
-        assert all(float(row["at_first"]) > 0 for row in csv.DictReader(file))
+        assert all(float(row["known_3_at_first"]) > 0 for row in csv.DictReader(file))
     names = [path.name.split(".")[0] for path in (tmp_path / "kept").iterdir()]
     assert names.count("alone") == 4  # two objectives, from scratch and from MOCC's network
     assert names.count("variant") == 14  # and what they are: two of eight recipes are the same in so small a study

@@ -1,9 +1,11 @@
 """Arguments that cannot be used are one line."""
 
+import math
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.torch import arguments
-from autobyte.torch.arguments import ALONE_S, rank_0_speaks
+from autobyte.torch.arguments import ALONE_S, KEEP, PolicyChoice, choose_policy, rank_0_speaks
 
 LATER_S = 3.0
 
@@ -85,6 +87,9 @@ def _wrong_arguments(rank: int) -> None:
         ({"timeout": 30}, "timeout must be a timedelta, got 30"),
         ({"tuner": "twin", "budget": 0}, "budget must be at least 1 window, got 0"),
         ({"budget": 5}, "budget=5 is for a tuner, and there is none: say tuner= or policy='auto', too"),
+        ({"search_cost": -0.1}, "search_cost must be a part of the time trained, 0 or more, got -0.1"),
+        ({"search_cost": "1%"}, "search_cost must be a part of the time trained, 0 or more, got '1%'"),
+        ({"search_cost": 0.1, "tuner": "twin"}, "search_cost=0.1 is for policy='auto', not for 'bytescheduler'"),
         ({"drift": 0.0}, "drift must be positive, got 0.0"),
         ({"diagnostics": 3}, "diagnostics must be a folder, True or None, got 3"),
         ({"diagnostics": __file__}, f"diagnostics= is '{__file__}', which is no folder"),
@@ -149,3 +154,34 @@ def test_a_rank_that_is_wrong_alone_says_so_later(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(InputError, match="a mistake"), rank_0_speaks():
             raise InputError("a mistake")
     assert waited == [ALONE_S]
+
+
+DDPS = PolicyChoice("auto", 0.01, None)
+SCHEDULED = PolicyChoice("bytescheduler", math.inf, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, DDPS),
+        ({"keep": "file"}, replace(DDPS, keep=Path("file"))),
+        ({"keep": None}, DDPS),
+        ({"search_cost": 0.05}, replace(DDPS, share=0.05)),
+        ({"alone": False}, replace(DDPS, share=0.0)),
+        ({"engine": "nccl"}, DDPS),
+        ({"engine": "ps"}, SCHEDULED),
+        ({"order": "leader"}, SCHEDULED),
+        ({"scheduled": True}, replace(SCHEDULED, keep=KEEP)),
+        ({"policy": "dear", "keep": None}, PolicyChoice("dear", math.inf, None)),
+        ({"policy": "auto"}, PolicyChoice("auto", math.inf, KEEP)),
+        ({"policy": "auto", "alone": False, "search_cost": 0.1}, PolicyChoice("auto", 0.1, KEEP)),
+    ],
+)
+def test_what_is_left_out_stands_for_what_is_never_slower_than_ddp(
+    said: dict[str, Any], expected: PolicyChoice
+) -> None:
+    unsaid = {"policy": None, "search_cost": None, "keep": True, "scheduled": False, "engine": "auto"}
+    choice = choose_policy(**unsaid | {"order": "planned", "alone": True} | said)
+    assert choice == expected
+    waits = expected.policy == "auto" and not math.isinf(expected.share)
+    assert choice.first == ("ddp" if waits else "bytescheduler" if expected.policy == "auto" else expected.policy)

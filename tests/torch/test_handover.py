@@ -1,6 +1,7 @@
 """Where DDP's buckets stay, gradients go by PyTorch's own reducer: to the bit as with DDP, whatever a loop does."""
 
 import copy
+import gc
 import logging
 import os
 import re
@@ -10,7 +11,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -25,7 +28,9 @@ from torch.nn.parallel import DistributedDataParallel
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
+from autobyte.scheduler.policies.ddp import DEFAULT_BUCKETS
 from autobyte.torch.exchange.control import CommunicationError
+from autobyte.torch.groups import free_default_group
 from autobyte.torch.tuning import audition
 
 KIB = 1024
@@ -83,6 +88,72 @@ def _plain(rank: int) -> None:
     told_twice(rank, lambda model, optimizer: train(model, optimizer, rank, range(500, 525)))
 
 
+def test_by_default_a_short_training_is_ddps_and_writes_no_file(tmp_path: Path) -> None:
+    on_ranks(_by_default, 2, str(tmp_path))
+
+
+def _by_default(rank: int, folder: str) -> None:
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    audition.shortlist = _refuse  # type: ignore[assignment]
+    model, twin = make_mlp(), make_mlp()
+    optimizer, module, theirs = ab.DistributedOptimizer(sgd(model), model), DistributedDataParallel(twin), sgd(twin)
+    second = make_mlp()
+    beside = ab.DistributedOptimizer(sgd(second), second)
+    for step in range(30):
+        train(model, optimizer, rank, range(step, step + 1))
+        train(module, theirs, rank, range(step, step + 1))
+        train(second, beside, rank, range(step, step + 1))
+        time.sleep(0.002)  # a thread thinks meanwhile
+    for each in (optimizer, beside):
+        assert is_reduced(each)
+        assert each.training is not None
+        assert each.training.config == DEFAULT_BUCKETS
+    assert [each._mode._search.audition.budget.share for each in (optimizer, beside)] == [0.01, 0.0]
+    for ours in ((model, optimizer), (second, beside)):
+        assert_equal(parameters_of(*ours), parameters_of(module, theirs))
+    report = optimizer.report()
+    assert report is not None
+    assert report.failure == ""
+    optimizer.close()
+    beside.close()
+    assert not [*Path(folder).iterdir()]
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise AssertionError("candidates are looked for")
+
+
+def test_trials_by_default_leave_parameters_as_ddps() -> None:
+    assert on_ranks(_tries, 2) == [True, True]
+
+
+def _tries(rank: int) -> bool:
+    torch.set_num_threads(1)
+    tried = [BUCKETS, Config(2 * KIB, 4 * KIB, knobs={"fusion": 1}), Config(4 * KIB, 4 * KIB, "dear")]
+    audition.shortlist = lambda job, **_: tried  # type: ignore[assignment]
+    model, twin = make_mlp(), make_mlp()
+    optimizer = ab.DistributedOptimizer(sgd(model), model, search_cost=1e3)
+    module, theirs = DistributedDataParallel(twin), sgd(twin)
+    used: dict[Config, None] = {}
+    over = torch.zeros(1)
+    for step in range(600):
+        train(model, optimizer, rank, range(step, step + 1))
+        train(module, theirs, rank, range(step, step + 1))
+        time.sleep(0.002)
+        assert optimizer.training is not None
+        used.setdefault(optimizer.training.config)
+        if step % 20 == 0:
+            assert_equal(parameters_of(model, optimizer), parameters_of(module, theirs))
+            over[0] = rank == 0 and optimizer._mode._search.audition.over
+            dist.broadcast(over, 0)
+            if over:
+                break
+    assert next(iter(used)) == DEFAULT_BUCKETS
+    optimizer.close()
+    return {*tried} <= {*used}
+
+
 def test_no_hook_is_left_but_one_on_the_model() -> None:
     on_ranks(_hooks, 2)
 
@@ -100,6 +171,25 @@ def _hooks(rank: int) -> None:
         model(rows(0, 0, 5, 12)).sum().backward()
     assert not model._forward_hooks
     assert_equal(before, list(model.parameters()))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_the_reducer_does_not_keep_the_default_group(closes: bool) -> None:
+    """What holds it last destroys it, and may wait then for a thread that waits for it."""
+    assert on_ranks(_lets_go, 2, closes) == [None, None]
+
+
+def _lets_go(rank: int, closes: bool) -> object:
+    optimizer = handed_over(rank, make_mlp())
+    if closes:
+        optimizer.close()
+    free_default_group()
+    group = ref(dist.group.WORLD)
+    dist.barrier()
+    dist.destroy_process_group()
+    gc.collect()
+    assert closes or is_reduced(optimizer)
+    return group()
 
 
 def test_what_loops_do() -> None:

@@ -101,7 +101,10 @@ def by_autobyte(
     """The same with AutoByte."""
     model = make_model(seed=rank)
     stepping = ab.DistributedOptimizer(
-        OPTIMIZERS[optimizer](model.parameters()), model, accumulation=accumulation, **keywords
+        OPTIMIZERS[optimizer](model.parameters()),
+        model,
+        accumulation=accumulation,
+        **{"policy": "bytescheduler"} | keywords,
     )
     for step in range(steps):
         stepping.zero_grad()

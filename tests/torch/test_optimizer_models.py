@@ -439,7 +439,7 @@ def _timed_no_more(rank: int, begin: int) -> None:
     train(model, optimizer, rank, range(begin, 8))
     times = optimizer._mode._times
     if begin:
-        assert times.seconds() is None  # else backward would last from the last pass that was seen until now
+        assert times.sample() is None  # else backward would last from the last pass that was seen until now
     else:
         assert times is None
     assert lines == (

@@ -112,7 +112,9 @@ def _go_on(rank: int, engine: str, port: int) -> int:
     theirs = copy.deepcopy(model)
     reference = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
     reference.load_state_dict(copy.deepcopy(optimizer._optimizer.state_dict()))
-    ours = ab.DistributedOptimizer(optimizer._optimizer, model, engine=engine, timeout=timedelta(seconds=10))
+    ours = ab.DistributedOptimizer(
+        optimizer._optimizer, model, policy="bytescheduler", engine=engine, timeout=timedelta(seconds=10)
+    )
     assert ours.training is not None
     assert ours.training.name.endswith("model0")  # as a rank that has just come names it
     train(model, ours, rank, range(steps, steps + 4))
@@ -207,7 +209,7 @@ def test_lbfgs_is_what_it_was_before_a_line_search_that_was_broken_off() -> None
 def _search(rank: int) -> tuple[int, bool]:
     model = make_model()
     lbfgs = torch.optim.LBFGS(model.parameters(), lr=0.1, history_size=3)
-    optimizer = ab.DistributedOptimizer(lbfgs, model, timeout=timedelta(seconds=2))
+    optimizer = ab.DistributedOptimizer(lbfgs, model, policy="bytescheduler", timeout=timedelta(seconds=2))
     evaluations = 0
 
     def closure() -> Tensor:

@@ -23,7 +23,8 @@ rank, how = dist.get_rank(), "{how}"
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(50, 50), torch.nn.Tanh(), torch.nn.Linear(50, 50))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-optimizer = ab.DistributedOptimizer(optimizer, model, engine="{engine}", timeout=timedelta(seconds=120))
+limit = timedelta(seconds=120)
+optimizer = ab.DistributedOptimizer(optimizer, model, policy="bytescheduler", engine="{engine}", timeout=limit)
 
 
 def fail(*_):

@@ -185,7 +185,7 @@ def test_a_closure_that_raises_on_one_rank_ends_the_others_in_words() -> None:
 
 def _raises_on_one(rank: int) -> str:
     model = make_mlp()
-    optimizer = ab.DistributedOptimizer(sgd(model), model, timeout=timedelta(seconds=10))
+    optimizer = ab.DistributedOptimizer(sgd(model), model, policy="bytescheduler", timeout=timedelta(seconds=10))
     said = ""
     for step in range(6):
 

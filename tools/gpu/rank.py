@@ -160,7 +160,9 @@ def _trained(rank: Rank, name: str, kind: str, way: str) -> list[torch.Tensor]:
     trained: nn.Module = network.model
     if way == "AutoByte":
         engine = rank.spec["engine"]
-        optimizer = ab.DistributedOptimizer(optimizer, network.model, keep=None, engine=engine, timeout=TIMEOUT)
+        optimizer = ab.DistributedOptimizer(
+            optimizer, network.model, policy="bytescheduler", keep=None, engine=engine, timeout=TIMEOUT
+        )
     else:
         size = {"bucket_cap_mb": SMALL_MIB} if way == "DDP, small buckets" else {}
         trained = DistributedDataParallel(network.model, **size)

@@ -10,6 +10,7 @@ from autobyte.units import KIB, MIB
 FIRST_BUCKET_BYTES, DEFAULT_MIB = MIB, 25
 #: The buckets that a DDP user would try; the reference of `gap closed` is the best of them.
 BUCKETS = tuple(Config(size * MIB, size * MIB, "ddp") for size in (1, 4, 25, 100))
+DEFAULT_BUCKETS = Config(DEFAULT_MIB * MIB, DEFAULT_MIB * MIB, "ddp")
 
 
 class Ddp(Policy):
@@ -31,4 +32,4 @@ class Ddp(Policy):
 
     def space(self, job: Job) -> Space:
         """The bucket size."""
-        return Space((256 * KIB, 256 * MIB), (1.0, 1.0), Config(DEFAULT_MIB * MIB, DEFAULT_MIB * MIB, "ddp"))
+        return Space((256 * KIB, 256 * MIB), (1.0, 1.0), DEFAULT_BUCKETS)

@@ -443,8 +443,8 @@ class Exchange:
                 if progress.phase is not _OPEN:  # else an earlier gradient has
                     listener.backward()
                     progress.outdate()
-                if marks := listener.complete:
-                    marks[name]()
+                if (mark := listener.complete) is not None:
+                    mark(place)
                 if self._muted:
                     return
                 count = passes[place] = passes[place] + 1

@@ -54,7 +54,7 @@ class StepCounts:
 
     def __init__(self, counts: Tensor) -> None:
         self._counts = counts
-        self._behind: list[int] = counts[_LEFT_OUT:].tolist()  # a tensor is read slowly, number by number
+        self._behind: list[int] = counts.numpy()[_LEFT_OUT:].tolist()  # a tensor is read slowly, number by number
 
     def having(self, gradient: int) -> int:
         """Ranks that had a gradient, by its place in the plan's order."""

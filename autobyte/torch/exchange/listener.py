@@ -1,6 +1,6 @@
 """What is told of the gradients of a step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -8,12 +8,12 @@ from torch import Tensor
 class Listener:
     """Is told of a step's gradients and does nothing: derive from it to do something.
 
-    `complete` has by name what to call when a gradient is complete; where a device computes, it has been given all
-    that the gradient needs. It is empty where nobody is told. `leaves` is called with a name and a gradient, or zeros
+    `complete` is called with a gradient's place when it is complete; where a device computes, it has been given all
+    that the gradient needs. It is None where nobody is told. `leaves` is called with a name and a gradient, or zeros
     for one that is missing, that is about to travel.
     """
 
-    complete: Mapping[str, Callable[[], None]] = {}
+    complete: Callable[[int], None] | None = None
     leaves: Callable[[str, Tensor], None] | None = None
 
     def begins(self) -> bool:

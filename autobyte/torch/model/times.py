@@ -1,6 +1,7 @@
 """How long each layer computes while training goes on: marks in hooks that are there anyway, waits left out."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,25 +62,45 @@ class LayerTimes:
         if self._active:
             self._pass.forward_over = self._marks.now()
 
-    def gradient(self, layer: int) -> None:
-        """A gradient of a layer is complete. The latest one counts; by the pass before, one can tell which it is."""
-        count = self._gradients[layer] = self._gradients[layer] + 1
-        if count >= self._usual[layer] and self._active:
-            self._pass.complete[layer] = self._now()
+    def gradients(self, layer_of: Sequence[int]) -> Callable[[int], None]:
+        """What to call with the place of a gradient that is complete; `layer_of` has the layer of each place.
 
-    def seconds(self) -> tuple[Floats, Floats] | None:
-        """Forward and backward times (s) of the oldest pass not told yet, shapes [layers]; None if none is over."""
+        The latest one of a layer counts; by the pass before, one can tell which it is.
+        """
+        now = self._now
+
+        def complete(place: int) -> None:
+            layer = layer_of[place]
+            count = self._gradients[layer] = self._gradients[layer] + 1
+            if count >= self._usual[layer] and self._active:
+                self._pass.complete[layer] = now()
+
+        return complete
+
+    def sample(self) -> list[float] | None:
+        """The moments (s) of the oldest pass not told yet, for `read`; None if none is over."""
         if self._pass.is_whole:
             self._unread.append(self._pass)
             self._pass = _Pass(self._layers)
         try:
-            times = self._unread[0].read(self._marks) if self._unread else None
+            sample = self._unread[0].moments(self._marks) if self._unread else None
         except Exception:  # what was computed before has failed: told to whoever waits for it
             self._unread.clear()
             return None
-        if times is not None:
+        if sample is not None:
             self._unread.popleft()
-        return times
+        return sample
+
+    def read(self, samples: Sequence[list[float]]) -> tuple[Floats, Floats]:
+        """Forward and backward times (s), shapes [samples, layers]."""
+        at_s = np.array(samples)
+        entered, left, completed = np.split(at_s[:, :-1], 3, axis=1)
+        forward_over = at_s[:, -1:]
+        # fmin and fmax pass over what was never seen
+        ends = np.append(entered[:, 1:], forward_over, axis=1)
+        forward = np.fmax(0.0, np.fmin.accumulate(ends[:, ::-1], axis=1)[:, ::-1] - left)
+        over = np.fmax.accumulate(np.fmax(completed, forward_over)[:, ::-1], axis=1)[:, ::-1]
+        return forward, over - np.append(over[:, 1:], forward_over, axis=1)
 
 
 @dataclass
@@ -102,19 +123,11 @@ class _Pass:
         seen = (any(mark is not None for mark in marks) for marks in (self.enter, self.complete))
         return self.forward_over is not None and all(seen)
 
-    def read(self, marks: Marks) -> tuple[Floats, Floats] | None:
-        """Forward and backward times (s), shapes [layers]; None while a moment has not come."""
+    def moments(self, marks: Marks) -> list[float] | None:
+        """When layers were entered, left and complete, and the model was over (s); None while one has not come."""
         taken = [*self.enter, *self.leave, *self.complete, self.forward_over]
         at_s = marks.seconds([mark for mark in taken if mark is not None] if None in taken else taken)
-        if at_s is None:
-            return None
-        if len(at_s) < len(taken):
-            told = iter(at_s)
-            at_s = [NEVER if mark is None else next(told) for mark in taken]
-        *rows, forward_over = at_s
-        entered, left, completed = np.array(rows).reshape(3, self.layers)
-        # fmin and fmax pass over what was never seen
-        ends = np.append(entered[1:], forward_over)
-        forward = np.fmax(0.0, np.fmin.accumulate(ends[::-1])[::-1] - left)
-        ends = np.append(np.fmax.accumulate(np.fmax(completed, forward_over)[::-1])[::-1], forward_over)
-        return forward, ends[:-1] - ends[1:]
+        if at_s is None or len(at_s) == len(taken):
+            return at_s
+        told = iter(at_s)
+        return [NEVER if mark is None else next(told) for mark in taken]

@@ -208,8 +208,9 @@ class Adviser:
             return "compiling" if compiling else "thinking"
         if not self._begun:
             return "starting"
-        if self._search.audition is not None:
-            return "settled" if self._search.audition.over else "searching"
+        if (audition := self._search.audition) is not None:
+            settled = audition.over or (audition.waits and bool(self.trials))
+            return "settled" if settled else "starting" if audition.waits else "searching"
         if self.tuning is None:
             return "settled"
         return "searching" if self._search.budget is not None or self._on_trial or not self.trials else "settled"
@@ -232,6 +233,21 @@ class Adviser:
         arguments = (window, self._epoch)
         self._thread = threading.Thread(target=self._think, args=arguments, name="autobyte-adviser", daemon=True)
         self._thread.start()
+
+    def passed(self, steps: Sequence[float], *, reduced: bool, switch_s: float = 0.0) -> None:
+        """Note how long training took, for what trials may cost.
+
+        Args:
+            steps: times of steps under the config in force (s).
+            reduced: whether gradients went by PyTorch's reducer.
+            switch_s: what changing to it has taken (s).
+        """
+        audition = None if self._search is None else self._search.audition
+        if audition is None or audition.budget is None:
+            return
+        kept = self._training.config == audition.buckets and reduced == self.reducible and not self._thinks
+        audition.budget.add(steps, tried=not kept)
+        audition.budget.lose(switch_s)
 
     def enough(self, steps: Sequence[float]) -> bool:
         """Whether a window may end: its tuner wants a short one, or it is hopeless, or clearly too slow to win."""
@@ -306,8 +322,8 @@ class Adviser:
         measured = len(self.trials) if audition is None else len(audition.trials)
         if self._thinks:
             when = f"while {search.tuner} was {'compiling' if is_compiling() else 'thinking'}"
-        elif audition.over if audition is not None else self._begun and tuning is None:
-            return  # it was said when the search ended
+        elif audition.over or audition.waits if audition is not None else self._begun and tuning is None:
+            return  # it was said when the search ended, or it has not cost anything
         elif audition is not None or tuning is None or self.latest is None or measured < 2:
             when = "before the search did"
         else:
@@ -382,7 +398,7 @@ class Adviser:
     def _reduces(self, config: Config) -> bool:
         """Whether gradients are to go by PyTorch's reducer: where DDP's buckets are on trial, or have won."""
         audition = None if self._search is None else self._search.audition
-        if audition is None or audition.left is None or config.policy != "ddp":
+        if audition is None or audition.looks or config.policy != "ddp":
             return False
         return self.reducible
 
@@ -436,7 +452,7 @@ class Adviser:
         ended, begun = audition.over, audition.left is not None
         usual_s, measured = audition.usual_s, partial(self.measured_job, window)
         chosen = audition.choose(measured, window.config, step_s, fresh=not window.reduced)
-        if not begun:
+        if not begun and audition.left is not None:
             log.info(
                 "search begun: %d configs are measured, in windows of at most ten steps; DDP's best buckets are one "
                 "of them%s", 1 + (audition.left or 0), search.elsewhere,

@@ -7,8 +7,10 @@ from statistics import fmean, median
 
 from autobyte.config import Config
 from autobyte.job import Job
+from autobyte.scheduler.policies.ddp import DEFAULT_BUCKETS
 from autobyte.simulator.choose import shortlist
 from autobyte.torch.tuning.kept import Trial
+from autobyte.torch.tuning.losses import LossBudget
 
 CLOSE, FINALISTS, AGAIN = 1.05, 3, 2  # who was within 5 % of the fastest is heard twice more, three at most
 LEAD = 1.02  # what is not that much faster than DDP's buckets may well be slower: few windows decide
@@ -16,6 +18,8 @@ CHANGED, SPREADS = 0.1, 3  # of the winner's step: a change is more than 10 %, a
 HOLD = 5  # windows that a change lasts, at least; and twice as long as one that has passed
 KNOWN = 8  # of the winner's windows say what its step usually takes; until then a change is more than 30 %
 OTHER = 0.3
+TRIAL = 10  # steps with DDP's buckets that a trial may lose: one that is twice as slow loses that many until it ends
+THOUGHT_S = 2.0  # what finding candidates may cost beside training, on a machine that compiles the simulator first
 
 
 class Audition:
@@ -29,12 +33,28 @@ class Audition:
     several engines, that is done on each of them, and the last look is at those that are close of all. What blocks
     cost there is not known before its first window, which has the fastest config so far.
 
+    With a budget, a trial waits until the budget affords one that is twice as slow as DDP's buckets. Meanwhile the
+    fastest config so far runs, at first DDP's buckets at their default size, which are what loss is measured by.
+
     Args:
         engines: as `Config.engine` names them.
+        budget: of what trials may cost; None measures one after the other.
+        buckets: what training begins with, if there is a budget.
     """
 
-    def __init__(self, engines: Sequence[str] = ("",)) -> None:
+    def __init__(
+        self,
+        engines: Sequence[str] = ("",),
+        *,
+        budget: LossBudget | None = None,
+        buckets: Config = DEFAULT_BUCKETS,
+    ) -> None:
         self._engines = list(engines)
+        self.budget = budget
+        self.buckets = buckets
+        self._waits = budget is not None  # for the budget
+        self._reduced = False  # a window of the buckets has gone by PyTorch's reducer
+        self._stays: Config | None = None  # the user's own choice
         self._unheard: list[str] = []  # engines on which nothing was measured in this round
         self._left: list[Config] | None = None  # to be measured; None: not begun
         self._seen: dict[Config, list[float]] = {}  # median step of every window (s)
@@ -49,7 +69,17 @@ class Audition:
     @property
     def over(self) -> bool:
         """Whether all were heard that should be, and the latest answer is the fastest."""
-        return self._final and not self._hearing
+        return self._stays is not None or (self._final and not self._hearing and not self._waits)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its budget; the fastest config so far runs."""
+        return self._waits and self._stays is None
+
+    @property
+    def looks(self) -> bool:
+        """Whether a window is wanted that shows layers' times, with which a round begins."""
+        return self._left is None and not self.waits
 
     @property
     def opens(self) -> bool:
@@ -68,7 +98,11 @@ class Audition:
 
     def settle(self, config: Config, step_s: float) -> None:
         """Hear nobody: an earlier audition chose this one, whose step took so long then (s)."""
-        self._left, self._seen, self._final = [], {config: [step_s]}, True
+        self._left, self._seen, self._final, self._waits = [], {config: [step_s]}, True, False
+
+    def stay(self, config: Config) -> None:
+        """Hear nobody from now on: the user has chosen this one."""
+        self._stays = config
 
     def choose(self, job: Callable[[], Job], config: Config, step_s: float | None, *, fresh: bool = True) -> Config:
         """What runs next; a round begins with a window that is fresh.
@@ -79,12 +113,21 @@ class Audition:
             step_s: its median step (s); None if it was no measurement.
             fresh: whether the job is as that window showed it, and not as an earlier one did.
         """
+        if self._stays is not None:
+            return self._stays
         if self._lost(config, step_s):
             self._former_s = self.usual_s
-            self._left, self._seen, self._final, self._usual, self._off = None, {}, False, [], []
+            latest = {} if self.budget is None else {config: self._off[-self._hold :]}
+            self._left, self._seen, self._final, self._usual, self._off = None, latest, False, [], []
+            if self.budget is not None:
+                self.budget.begin_again()
+                self._waits = True
+        if self.budget is not None:
+            self._listen(self.budget, config, step_s, fresh=fresh)
         if self._left is None:
-            if not fresh:
-                return config
+            self._waits = self._waits and not self._affords(seconds=THOUGHT_S)  # a round that was to begin does
+            if self._waits or not fresh:
+                return config if self.budget is None else self._leader(self._ranked())
             self._left = self._candidates(job(), config.engine)
             self._unheard = [engine for engine in self._engines if engine != config.engine]
         elif step_s is not None and self._hearing:
@@ -92,14 +135,42 @@ class Audition:
             if self._opens:
                 self._left = self._candidates(job(), config.engine)
         ranked = self._ranked()
-        self._opens = not self._left and bool(self._unheard)
-        if self._opens:
-            self._left = [replace(min(ranked, key=self._mean_s), engine=self._unheard.pop(0))]
+        if not self._waits:
+            self._opens = not self._left and bool(self._unheard)
+            if self._opens:
+                self._left = [replace(min(ranked, key=self._mean_s), engine=self._unheard.pop(0))]
         if not self._left and not self._final:
             close = [each for each in ranked if self._mean_s(each) <= CLOSE * self._mean_s(ranked[0])]
-            self._final, self._left = True, AGAIN * close[:FINALISTS] if len(close) > 1 else []
-        self._hearing = bool(self._left)
-        return self._left.pop(0) if self._left else ranked[0]
+            close = close[:FINALISTS]
+            if self.budget is not None and self.buckets not in close:
+                close.append(self.buckets)  # it may be long since they were heard, and that costs nothing
+            self._final, self._left = True, AGAIN * close if len(close) > 1 else []
+        self._waits = bool(self._left) and not self._affords(self._left[0])
+        self._hearing = bool(self._left) and not self._waits
+        return self._left.pop(0) if self._hearing else self._leader(ranked)
+
+    def _affords(self, config: Config | None = None, *, seconds: float = 0.0) -> bool:
+        """Whether a trial can begin, or one of a config; that of DDP's buckets loses nothing."""
+        if self.budget is None or config == self.buckets:
+            return True
+        return self.budget.affords(steps=TRIAL, seconds=seconds)
+
+    def _leader(self, ranked: list[Config]) -> Config:
+        """What runs if nothing is on trial: with a budget that was overdrawn, DDP's buckets until it is not."""
+        if self.budget is not None and not self.over:
+            unknown = self.buckets not in self._seen
+            if unknown or (self.budget.left_s < 0 and ranked[0] != self.buckets):
+                return self.buckets
+        return ranked[0]
+
+    def _listen(self, budget: LossBudget, config: Config, step_s: float | None, *, fresh: bool) -> None:
+        """Note a window that was no trial: of whoever runs while trials wait, the latest windows count."""
+        hooked = config == self.buckets and fresh and self._reduced  # a step that waits for hooks of Python's
+        self._reduced |= not fresh
+        if step_s is not None and not (self.over or self._hearing or hooked):
+            self._seen[config] = [*self._seen.get(config, []), step_s][-KNOWN:]
+        if self.buckets in self._seen:
+            budget.reference_s = median(self._seen[self.buckets])
 
     @property
     def usual_s(self) -> float | None:

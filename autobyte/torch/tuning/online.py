@@ -4,7 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -78,8 +78,8 @@ class Online:
         self._times = times
         self.adviser = adviser
         self._planned = False
-        self._samples: deque[tuple[Floats, Floats]] = deque(maxlen=WINDOW)
-        self._layer_s = np.zeros((2, len(layers)))
+        self._samples: deque[Any] = deque(maxlen=WINDOW)  # of layers' times, which are read when the window ends
+        self._layer_s: tuple[Floats, Floats] = (np.zeros(len(layers)), np.zeros(len(layers)))
         training.session.runner.forget()  # the first step, in which ranks wait for each other to begin
         training.exchange.waits.forget()
         self._exposed_s = training.exchange.exposed_s  # before this window
@@ -100,7 +100,7 @@ class Online:
         self._steps.append(now - self._last_s)
         self._last_s = now
         self._hear()
-        sample = self._times.seconds()
+        sample = self._times.sample()
         if sample is not None:
             self._samples.append(sample)
         if announced:
@@ -161,9 +161,17 @@ class Online:
             if len(self._steps) > max(WARMUP, self._training.exchange.out):  # else it was about the window before
                 self._end_window()
             return
+        self._tell_passed()
         self._follow(answer)
         self.reset()
-        self._last_s = time.perf_counter()  # the time of the switch counts to no step
+        before_s, self._last_s = self._last_s, time.perf_counter()  # the time of the switch counts to no step
+        if self.adviser is not None:
+            self.adviser.passed([], reduced=answer.reduced, switch_s=self._last_s - before_s)
+
+    def _tell_passed(self) -> None:
+        """Tell rank 0 what the steps so far have taken."""
+        if self.adviser is not None:
+            self.adviser.passed(self._steps, reduced=self._training.exchange.reduction is not None)
 
     def _share(self, answer: Advice | None) -> Advice | None:
         """Rank 0's answer, on every rank. Collective."""
@@ -195,6 +203,7 @@ class Online:
         ended = _Ended(rows, training.config, self._first, len(self._steps), training.progress.steps, reduced)
         self._ended.append(ended)
         self._planned, self._brief = True, False
+        self._tell_passed()
         self.reset()
         self._hear(wait=not training.exchange.ahead_of_ranks)
 
@@ -231,7 +240,8 @@ class Online:
     def _measured(self) -> RankWindow:
         """This rank's window."""
         if self._samples:  # else the window ended before layers were timed: keep the last times
-            self._layer_s = np.median(np.array(self._samples), axis=0)
+            forward_s, backward_s = self._times.read(self._samples)
+            self._layer_s = np.median(forward_s, axis=0), np.median(backward_s, axis=0)
         passages = list(self._training.session.runner.passages)
         crowding = sent(passages, len(self._steps), self._training.exchange.plan.credit_bytes)
         forward_s, backward_s = self._layer_s

@@ -1,6 +1,7 @@
 """What chooses while training goes on, a tuner or an audition, and what becomes of its result."""
 
 import logging
+import math
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -12,15 +13,15 @@ from autobyte.config import Config, Space
 from autobyte.errors import AutoByteError, FileError, InputError
 from autobyte.job import Job
 from autobyte.scheduler.policies import POLICIES
-from autobyte.torch.arguments import AUTO, check_policy, check_space
+from autobyte.torch.arguments import AUTO, KEEP, check_policy, check_space
 from autobyte.torch.tuning.audition import Audition
 from autobyte.torch.tuning.kept import Fingerprint, Kept, Trial, by_engine, fastest_by_engine, yardstick
+from autobyte.torch.tuning.losses import LossBudget
 from autobyte.torch.tuning.subject import TunedTraining
 from autobyte.tuners.base import TUNERS, Tuner
 from autobyte.tuning import Tuning, make_tuner
 
 ONCE = 30  # windows of who searches once
-KEEP = Path("autobyte.toml")  # where nothing else is said
 PATIENCE_S = 60.0  # no step waits for a tuner; one that takes longer is not asked again
 
 log = logging.getLogger("autobyte")
@@ -36,6 +37,7 @@ class Search:
         budget: in windows of ten steps; None is 30 for a tuner that searches once, else as long as training lasts.
         seed: of the tuner.
         keep: the file; None keeps nothing.
+        share: of the time trained, what trials of an audition may cost; infinite for trials at once.
 
     Raises:
         InputError: no such tuner.
@@ -50,12 +52,14 @@ class Search:
         budget: int | None,
         seed: int,
         keep: Path | str | None,
+        share: float = math.inf,
     ) -> None:
         if tuner is not None and TUNERS[tuner].one_shot and budget is None:
             budget = ONCE
         self._training = training
         self.tuner = tuner or AUTO
-        self.audition = Audition(["", *training.ways[1:]]) if tuner is None else None
+        losses = None if math.isinf(share) else LossBudget(share)
+        self.audition = Audition(["", *training.ways[1:]], budget=losses) if tuner is None else None
         self.budget = budget
         self._space = space
         self._seed = seed
@@ -90,6 +94,11 @@ class Search:
         config = training.control.share(config)
         if config is not None:
             training.replan(training.job, Config.from_json(config), None)
+
+    def stay(self, config: Config) -> None:
+        """Search no more if nobody has asked for it: the user has chosen a config."""
+        if self.audition is not None and self.audition.budget is not None:
+            self.audition.stay(config)
 
     def begin(self, job: Job, running: Config) -> Tuning | None:
         """On rank 0, when a first window was measured: what decides from now on, or nothing if there is no need.

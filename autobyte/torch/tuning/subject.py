@@ -1,7 +1,7 @@
 """What tuning asks of a training, whatever front end computes its gradients."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -109,8 +109,11 @@ class TunedTraining(Protocol):
 class LayerClock(Protocol):
     """Knows layers' times."""
 
-    def seconds(self) -> tuple[Floats, Floats] | None:
-        """Forward and backward times of the latest step, shapes [layers] (s); None if they were read already."""
+    def sample(self) -> Any:
+        """What the latest step has shown, for `read`; None if that was asked for already."""
+
+    def read(self, samples: Sequence[Any]) -> tuple[Floats, Floats]:
+        """Forward and backward times in steps (s), shapes [samples, layers]."""
 
     def be_exact(self, exact: bool) -> None:
         """Say whether the next step must be measured exactly."""

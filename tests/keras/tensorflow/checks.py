@@ -21,6 +21,8 @@ from keras_ranks import load
 
 import autobyte.keras as ab
 from autobyte.bench import keras_rank
+from autobyte.exchange.averaging import AveragingSettings
+from autobyte.keras.tensorflow.tape import connected
 from autobyte.models import find
 
 SLEEPS_S = 0.02  # in a step that is measured
@@ -347,13 +349,22 @@ def wrong_in_graph(rank: int) -> Any:
     def broken(place: int) -> Any:
         raise RuntimeError(f"no average for {place} today")
 
+    def in_own_graph() -> Any:
+        loss_of, (x, y) = keras.losses.SparseCategoricalCrossentropy(from_logits=True), data(rank)
+        with tf.GradientTape() as tape:
+            loss = loss_of(y[:8], other(x[:8], training=True))
+        return ab.DistributedGradientTape(tape).gradient(loss, other.trainable_variables)
+
+    said, refused = noting()
     wrapped._gradients.averaging.wait = broken
-    try:
-        fit(model, rank)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        wrapped.close()
+    refused("fit", lambda: fit(model, rank))
+    wrapped.close()
+    other = make_model(0)
+    averaging = connected(other.trainable_variables, AveragingSettings(keep=None)).averaging
+    averaging.wait = broken
+    refused("own", tf.function(in_own_graph))
+    averaging.close()
+    return said
 
 
 def half_way(rank: int) -> Any:

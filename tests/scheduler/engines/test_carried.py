@@ -1,6 +1,7 @@
 """Blocks that other libraries' servers add up: the contract, keys that are used again, processes that die."""
 
 import threading
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,8 +15,37 @@ from autobyte.testing import EngineContract
 from autobyte.torch.exchange import clusters
 
 
+class CarriedContract(EngineContract):
+    """What else holds of an engine whose blocks processes of its own carry."""
+
+    library: ClassVar[str]
+
+    @pytest.mark.parametrize("role", ["server", "scheduler"])
+    def test_says_which_process_is_gone(self, role: str) -> None:
+        """What travels fails at once on all ranks, and names it."""
+        with self._network(2) as ranks:
+            ranks.move(block := Block(0, (Segment(0, 0, 1000),), 4000))
+            said: list[str] = []
+            heard = threading.Semaphore(0)
+
+            def done(_: Block, error: Exception | None) -> None:
+                said.append(str(error))
+                heard.release()
+
+            engine = ranks.engines[0]
+            assert isinstance(engine, module.Carried)
+            engine.start(block, lambda _: None, done)  # waits for the other rank
+            of = {"scheduler": 0, "server": 1, "worker": 2}
+            engine._carriers._processes[of[role]].kill()
+            assert heard.acquire(timeout=10)
+            assert said == [f"the {role} of {self.library} on rank 0 is gone"]
+            ranks.start(1, block)
+            ranks.wait_for(lambda: "failed" in ranks.events(1, block))
+
+
 @WITH_MXNET
-class TestKVStore(EngineContract):
+class TestKVStore(CarriedContract):
+    library = "MXNet"
     ranks = (2, 3)
 
     def connect(self, buffers: list[Buffers]) -> list[Engine]:
@@ -38,31 +68,10 @@ class TestKVStore(EngineContract):
             assert isinstance(engine, module.Carried)
             assert len(engine._keys) == 2
 
-    @pytest.mark.parametrize("role", ["server", "scheduler"])
-    def test_says_which_process_is_gone(self, role: str) -> None:
-        """What travels fails at once on all ranks, and names it."""
-        with self._network(2) as ranks:
-            ranks.move(block := Block(0, (Segment(0, 0, 1000),), 4000))
-            said: list[str] = []
-            heard = threading.Semaphore(0)
-
-            def done(_: Block, error: Exception | None) -> None:
-                said.append(str(error))
-                heard.release()
-
-            engine = ranks.engines[0]
-            assert isinstance(engine, module.Carried)
-            engine.start(block, lambda _: None, done)  # waits for the other rank
-            of = {"scheduler": 0, "server": 1, "worker": 2}
-            engine._carriers._processes[of[role]].kill()
-            assert heard.acquire(timeout=10)
-            assert said == [f"the {role} of MXNet on rank 0 is gone"]
-            ranks.start(1, block)
-            ranks.wait_for(lambda: "failed" in ranks.events(1, block))
-
 
 @WITH_BYTEPS
-class TestBytePS(EngineContract):
+class TestBytePS(CarriedContract):
+    library = "BytePS"
     ranks = (2,)
     steps = 30
 

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -43,6 +44,16 @@ def _without(rank: int) -> None:
     else:
         importlib.util.find_spec = lambda *_: None  # type: ignore[assignment]
     wrapped(make_model())
+
+
+def test_says_that_a_version_was_never_tried(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = SimpleNamespace(origin="/opt/mxnet/__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(clusters, "version", lambda package: "1.8.0")
+    assert clusters.mxnet().path == "/opt/mxnet/libmxnet.so"
+    assert caplog.messages == ["mxnet 1.8.0 was never tried with AutoByte, 1.9.1 was"]
 
 
 def test_refuses_ipv6() -> None:

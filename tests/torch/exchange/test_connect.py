@@ -250,7 +250,9 @@ def _attempt(rank: int, engine: str, port: int, attempt: int) -> str:
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("fake", store=store, rank=rank, world_size=3)
     model = make_mlp()
-    optimizer = ab.DistributedOptimizer(sgd(model), model, engine=engine, timeout=timedelta(seconds=20))
+    optimizer = ab.DistributedOptimizer(
+        sgd(model), model, policy="bytescheduler", engine=engine, timeout=timedelta(seconds=20)
+    )
     try:
         for step in range(6):
             if (attempt, rank, step) == (0, 1, 4):

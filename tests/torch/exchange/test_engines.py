@@ -271,7 +271,7 @@ def test_a_step_within_a_cuda_graph_is_refused() -> None:
 
 def _captured(rank: int) -> str:
     model = make_model()
-    optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, policy="bytescheduler")
     train(model, optimizer, rank, range(3))
     assert optimizer.training is not None
     optimizer.training.exchange._on_gpu = True

@@ -86,7 +86,9 @@ def test_staging_is_no_more_than_the_plan_in_force_needs() -> None:
 
 def _staging(rank: int) -> None:
     model = make_model()
-    optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, keep=None)
+    optimizer = ab.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model, policy="bytescheduler", keep=None
+    )
     gradients = sum(parameter.nbytes for parameter in model.parameters())
     for step, partition in enumerate((64, 1 << 20, 256, 128, 1 << 16, 512)):
         optimizer.reconfigure(Config(partition, 1 << 20, knobs={"fusion": 1}))
@@ -108,7 +110,7 @@ def _closing(rank: int, engine: str) -> None:
     for _ in range(4):
         model = make_model()
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = ab.DistributedOptimizer(sgd, model, keep=None, engine=engine)
+        optimizer = ab.DistributedOptimizer(sgd, model, policy="bytescheduler", keep=None, engine=engine)
         train(model, optimizer, rank, range(5))
         optimizer.close()
         dist.barrier()

@@ -110,7 +110,7 @@ def alone_on_nccl(rank: int) -> bool:
     dist.init_process_group("nccl")
     wrapping.is_off = lambda *_, **__: False  # type: ignore[assignment]  else one rank is left alone
     model, plain = _model(0), _model(0)
-    optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    optimizer = ab.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05), model, policy="bytescheduler")
     assert optimizer.training is not None
     ours = _train(model, optimizer, rank)
     theirs = _train(plain, torch.optim.SGD(plain.parameters(), lr=0.05), rank)

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from autobyte.job import Floats
 from autobyte.scheduler.engines.streams import Event, HostStreams
 from autobyte.torch.model import marks as module
 from autobyte.torch.model.marks import StreamMarks
@@ -34,14 +35,23 @@ def backward(times: LayerTimes, clock: list[float]) -> None:
     """The last layer's gradients after 3 s, the first one's after 4 s more."""
     for layer, seconds in ((1, 3.0), (0, 4.0)):
         clock[0] += seconds
-        times.gradient(layer)
+        times.gradients(range(3))(layer)
+
+
+def seconds_of(times: LayerTimes) -> tuple[Floats, Floats] | None:
+    """Forward and backward times (s) of the oldest pass not told yet, shapes [layers]; None if none is over."""
+    sample = times.sample()
+    if sample is None:
+        return None
+    forward_s, backward_s = times.read([sample])
+    return forward_s[0], backward_s[0]
 
 
 def test_waits_in_hooks_count_to_no_layer(clock: list[float]) -> None:
     times = LayerTimes(2)
     forward(times, clock, waits_s=5.0)
     backward(times, clock)
-    seconds = times.seconds()
+    seconds = seconds_of(times)
     assert seconds is not None
     assert [part.tolist() for part in seconds] == [[1.0, 2.0], [4.0, 3.0]]
 
@@ -54,7 +64,7 @@ def test_a_second_call_counts_to_the_layer_that_was_called_before(clock: list[fl
         clock[0] += 1.0
     times.forward_over()
     backward(times, clock)
-    seconds = times.seconds()
+    seconds = seconds_of(times)
     assert seconds is not None
     assert seconds[0].tolist() == [1.0, 2.0]
 
@@ -63,19 +73,19 @@ def test_a_layer_that_is_not_called_takes_no_time(clock: list[float]) -> None:
     times = LayerTimes(3)
     forward(times, clock, waits_s=0.0)
     backward(times, clock)
-    seconds = times.seconds()
+    seconds = seconds_of(times)
     assert seconds is not None
     assert [part[2] for part in seconds] == [0.0, 0.0]
 
 
 def test_half_a_pass_has_no_times(clock: list[float]) -> None:
     times = LayerTimes(2)
-    assert times.seconds() is None
+    assert seconds_of(times) is None
     forward(times, clock, waits_s=0.0)
-    assert times.seconds() is None  # no gradient yet
+    assert seconds_of(times) is None  # no gradient yet
     times.begin()
     backward(times, clock)
-    assert times.seconds() is None  # the model has not returned
+    assert seconds_of(times) is None  # the model has not returned
 
 
 class Device:
@@ -116,7 +126,7 @@ def give(device: Device, *watching: LayerTimes, waits_s: float = 0.0) -> None:
         for _ in "wb":  # a weight and a bias
             device.take(seconds / 2)
             for times in watching:
-                times.gradient(layer)
+                times.gradients(range(3))(layer)
 
 
 @pytest.mark.parametrize("waits_s", [0.0, 5.0])
@@ -126,10 +136,10 @@ def test_a_device_tells_how_long_its_layers_took_and_the_hosts_clock_does_not(
     device = Device(clock)
     on_device, on_host = LayerTimes(2, StreamMarks(device.streams.mark)), LayerTimes(2)
     give(device, on_device, on_host, waits_s=waits_s)
-    assert on_device.seconds() is None  # the device has not begun, and nobody waits for it
-    by_host = on_host.seconds()
+    assert seconds_of(on_device) is None  # the device has not begun, and nobody waits for it
+    by_host = seconds_of(on_host)
     device.drain()
-    by_device = on_device.seconds()
+    by_device = seconds_of(on_device)
     assert by_device is not None and by_host is not None
     assert [part.tolist() for part in by_device] == [[1.0, 2.0], [4.0, 3.0]]
     assert [part.tolist() for part in by_host] == [[0.0, 0.0], [0.0, 0.0]]
@@ -143,12 +153,12 @@ def test_nobody_waits_for_a_device_that_stands_still_and_no_marks_pile_up() -> N
         times.begin()
         times.enter(0)
         times.forward_over()
-        times.gradient(0)
-        assert times.seconds() is None
+        times.gradients(range(3))(0)
+        assert seconds_of(times) is None
     assert len(times._unread) == UNREAD
     gate.set()
     streams.wait(streams.mark())
-    assert times.seconds() is not None
+    assert seconds_of(times) is not None
     streams.close()
 
 
@@ -159,9 +169,9 @@ def test_a_kernel_that_fails_is_told_to_nobody_here() -> None:
     times.enter(0)
     streams.compute(lambda: (1 / 0, None)[1])
     times.forward_over()
-    times.gradient(0)
+    times.gradients(range(3))(0)
     streams.wait(streams.mark())
-    assert times.seconds() is not None  # it was no event that failed
+    assert seconds_of(times) is not None  # it was no event that failed
     streams.close()
 
 

@@ -208,7 +208,12 @@ def _loops(rank: int, folder: Path) -> None:
         model = make_model()
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer = ab.DistributedOptimizer(
-            sgd, model, cross_step=name != "whole", accumulation=3 if name == "accumulated" else 1, timeout=TIMEOUT
+            sgd,
+            model,
+            policy="bytescheduler",
+            cross_step=name != "whole",
+            accumulation=3 if name == "accumulated" else 1,
+            timeout=TIMEOUT,
         )
 
         def evaluate(model: torch.nn.Module = model, optimizer: Any = optimizer) -> torch.Tensor:

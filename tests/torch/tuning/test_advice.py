@@ -15,6 +15,7 @@ from torch import nn
 
 from autobyte.config import Config, Space
 from autobyte.job import Cluster, Job
+from autobyte.scheduler.policies.ddp import DEFAULT_BUCKETS
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.planning import MeasuredPlan, begin_with, unmeasured
 from autobyte.torch.tuning import advice
@@ -28,6 +29,7 @@ from autobyte.tuning import BRIEF, WARMUP, WINDOW, Tuning
 from autobyte.units import KIB, MIB
 
 RANKS, BYTE_S = 2, 8e-9
+STEP_S, SWITCH_S, HOOKS = 0.5, 0.1, 1.02  # of a training in virtual time: with DDP; a switch; what our hooks cost
 CONFIG = Config(4096, 16384, "usbyte", {"fusion": 1})
 OTHER = Config(8192, 16384, "usbyte", {"fusion": 1})
 
@@ -353,3 +355,105 @@ def test_training_that_ends_before_the_first_window_says_so(caplog: pytest.LogCa
     assert caplog.messages == [
         "training ended before the search did: nothing is kept of this search; configs measured: 0"
     ]
+
+
+class Virtual:
+    """A training in virtual time under the default, and how much longer it has taken than with DDP.
+
+    Args:
+        ratios: a step over DDP's, by policy; DDP's other bucket sizes take 1.03.
+    """
+
+    def __init__(self, ratios: dict[str, float]) -> None:
+        self.training, layers = make_training()
+        self.training.config = DEFAULT_BUCKETS
+        search = Search(self.training, tuner=None, space=None, budget=None, seed=0, keep=None, share=0.01)
+        self.adviser = Adviser(self.training, layers, search, reducible=True)
+        self._ratios = ratios
+        self.steps, self.elapsed_s, self.reduced = 0, 0.0, False
+        self.used: dict[Config, None] = {}
+        self.losses_s: list[float] = []  # after every step
+
+    def window(self) -> None:
+        """Train for a window, hear what follows from it, and switch."""
+        taken: list[float] = []
+        left = 3 if not self.steps else WINDOW
+        while left:
+            taken.append(self._step())
+            left = min(left - 1, NOTICE) if self.adviser.enough(taken) else left - 1
+        self.adviser.passed(taken, reduced=self.reduced)
+        seen = replace(window(), config=self.training.config, step_s=np.array(taken), reduced=self.reduced)
+        answer = heard(self.adviser, seen)
+        if answer is None:
+            return
+        self.adviser.passed([self._step() for _ in range(NOTICE)], reduced=self.reduced)
+        self.training.config, self.reduced = answer.plan.config, answer.reduced
+        self._pass(SWITCH_S)
+        self.adviser.passed([], reduced=self.reduced, switch_s=SWITCH_S)
+
+    def _step(self) -> float:
+        config = self.training.config
+        self.used.setdefault(config)
+        ratio = self._ratios.get(config.policy, 1.2)
+        if config.policy == "ddp":
+            ratio = (1.0 if config == DEFAULT_BUCKETS else 1.03) * (1.0 if self.reduced else HOOKS)
+        self.steps += 1
+        self._pass(ratio * STEP_S)
+        return ratio * STEP_S
+
+    def _pass(self, seconds: float) -> None:
+        self.elapsed_s += seconds
+        self.losses_s.append(self.elapsed_s - self.steps * STEP_S)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "wins"),
+    [
+        ({"usbyte": 0.85}, "usbyte"),
+        ({"usbyte": 1.1, "bytescheduler": 1.5, "dear": 2.0}, "ddp"),
+        ({"dear": 0.99}, "ddp"),
+    ],
+)
+def test_by_default_trials_lose_one_percent_at_most_and_the_fastest_is_found(
+    ratios: dict[str, float], wins: str
+) -> None:
+    virtual = Virtual(ratios)
+    virtual.window()
+    begun_s = max(virtual.losses_s)  # three steps by our hooks, and the first switch
+    assert virtual.reduced
+    while virtual.steps < 50:
+        virtual.window()
+    assert list(virtual.used) == [DEFAULT_BUCKETS], "a short training tries nothing"
+    assert virtual.adviser.state == "settled"
+    assert max(virtual.losses_s) == pytest.approx(begun_s)
+    while virtual.adviser._search.audition.waits or virtual.adviser.state != "settled":
+        virtual.window()
+        assert virtual.losses_s[-1] <= begun_s + 0.01 * virtual.elapsed_s
+        assert virtual.steps < 8000
+    assert virtual.training.config.policy == wins
+    assert virtual.reduced == (wins == "ddp")
+    assert len(virtual.used) > 8
+
+
+def test_by_default_a_config_of_the_users_own_stays() -> None:
+    virtual = Virtual({})
+    virtual.window()
+    search = virtual.adviser._search
+    assert search is not None
+    search.stay(OTHER)
+    virtual.adviser.forget()
+    virtual.training.config, virtual.reduced = OTHER, False
+    for _ in range(150):
+        virtual.window()
+    assert list(virtual.used) == [DEFAULT_BUCKETS, OTHER]
+
+
+def test_by_default_a_job_that_changes_is_searched_again_within_the_budget() -> None:
+    virtual = Virtual({"usbyte": 0.85})
+    while virtual.training.config.policy != "usbyte" or virtual.adviser._search.audition.waits:
+        virtual.window()
+    virtual._ratios = {"usbyte": 1.4}
+    for _ in range(400):
+        virtual.window()
+    assert virtual.training.config.policy == "ddp"
+    assert virtual.reduced

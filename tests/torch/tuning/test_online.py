@@ -158,7 +158,7 @@ def _cannot_switch(rank: int) -> None:
     handler.emit = lambda record: lines.append(record.getMessage())
     logging.getLogger("autobyte").addHandler(handler)
     logging.getLogger("autobyte").setLevel(logging.INFO)
-    optimizer = ab.DistributedOptimizer(adam(model := make_model()), model)
+    optimizer = ab.DistributedOptimizer(adam(model := make_model()), model, policy="bytescheduler")
     train(model, optimizer, rank, 30, lambda: time.sleep(0.01))
     if rank == 1:
         training_module.own_address = nowhere
@@ -210,7 +210,7 @@ def _auto(rank: int, keep: str) -> None:
     with pytest.raises(CommunicationError, match=r"ranks \[1\] have policy= or tuner= unlike rank 0's.*policy auto"):
         ab.DistributedOptimizer(adam(model), model, policy=["auto", "bytescheduler"][rank])
     with pytest.raises(CommunicationError, match=r"ranks \[1\] have policy= or tuner= unlike rank 0's.*tuner random"):
-        ab.DistributedOptimizer(adam(model), model, tuner=["random", None][rank])
+        ab.DistributedOptimizer(adam(model), model, policy="bytescheduler", tuner=["random", None][rank])
     optimizer.close()
     assert optimizer.report() is not None
     assert rank or "windows of ten steps" in str(optimizer.report())

@@ -85,7 +85,7 @@ def _unusable(rank: int, folder: str) -> None:
             ab.DistributedOptimizer(adam(model), model, **given)
         assert not [module for module in model.modules() if module._forward_pre_hooks]
     with pytest.raises(CommunicationError, match=r"ranks \[1\] have policy= or tuner= .*config of"):
-        ab.DistributedOptimizer(adam(model := make_model()), model, config=[good, None][rank])
+        ab.DistributedOptimizer(adam(model := make_model()), model, policy="bytescheduler", config=[good, None][rank])
     assert damaged.exists()
 
 
