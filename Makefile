@@ -18,7 +18,8 @@
 # Make results again
 # make paper   figures, tables and claims of the papers, simulated: about 13 minutes
 # make claims  only paper/README.md, from the numbers that are there
-# make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links: root, about 5 hours
+# make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links: root, about 5 hours a launch; MINUTES=15 stops it, and
+#              the next time it goes on
 # make gap     usbyte beside exhaustive search and the other policies, on random jobs
 # make judge   every tuner in worlds that no tuner was made with: docs/data/judge_*.csv and docs/tuners.md.
 #              It takes hours, and continues where it was stopped.
@@ -273,10 +274,17 @@ paper: .venv/test
 claims: .venv/test
 	$(BIN)/python -W error paper/claims.py
 
+# One launch of every cell, then two, then three; what is there stays. It begins no launch after so many minutes.
+MINUTES ?= 1440
 paper-testbed: .venv/test
-	for figure in fig03_optimal_pairs fig05_convergence fig06_dynamic_bandwidth fig08_parameter_server \
-		fig09_allreduce fig10_search_cost; do \
-		OMP_NUM_THREADS=1 $(BIN)/python paper/$$figure.py --testbed || exit 1; \
+	end=$$(($$(date +%s) + 60 * $(MINUTES))); \
+	for launches in 1 2 3; do \
+		for figure in "fig06_dynamic_bandwidth --crossing" fig03_optimal_pairs fig06_dynamic_bandwidth fig05_convergence \
+			fig08_parameter_server fig09_allreduce fig10_search_cost; do \
+			set -- $$figure; \
+			OMP_NUM_THREADS=1 $(BIN)/python paper/$$1.py --testbed $$2 --launches $$launches \
+				--minutes $$((($$end - $$(date +%s)) / 60)) || exit 1; \
+		done; \
 	done
 	$(BIN)/python paper/claims.py
 

@@ -406,6 +406,14 @@ def backward_pass() -> int:
     return torch._C._current_graph_task_id()
 
 
+def after_backward(then: Callable[[], None]) -> None:
+    """Call something when the backward pass that calls a hook in this thread is over, and the reducer with it."""
+    later = (
+        torch.autograd.Variable._execution_engine.queue_callback
+    )  # what the reducer queues meanwhile comes before the second
+    later(lambda: later(then))
+
+
 def own_nccl(name: str, *, device: torch.device, rank: int, size: int, timeout: timedelta, store: Any = None) -> Any:
     """Make an NCCL backend for one purpose: its collectives keep an order of their own.
 

@@ -245,16 +245,17 @@ def draw(
     for (left, right), letter, panel in zip(axes, "abcd", panels, strict=False):
         runs_of = sheet.where(rows, **panel)
         _speeds(left, runs_of)
-        _gains(right, runs_of, bands=what == "simulated")
+        _gains(right, runs_of)
         for place in (left, right):
             for iteration, text in ((at, text) for at, text in marks if at < place.get_xlim()[1]):
                 place.axvline(iteration, color=style.FAINT, linewidth=0.8, zorder=0)
                 place.text(iteration + 1, 1.0, text, transform=place.get_xaxis_transform(), va="top", fontsize=6)
         left.set_title(f"({letter}) {_title(panel)}")
-    simulated = what == "simulated"
-    axes[-1, 0].set_xlabel(f"iteration; ticks: reconfigurations{' of one seed' if simulated else ''}")
-    under = "shaded: range over seeds, of AutoByte" if simulated else f"triangles: below {CUT} %".replace("-", "−")
-    axes[-1, 1].set_xlabel(f"iteration; {under}")
+    several = {"simulated": "seed", "emulated": "launch"}[what] if rows["seed"].nunique() > 1 else ""
+    axes[-1, 0].set_xlabel(f"iteration; ticks: reconfigurations{f' of one {several}' if several else ''}")
+    under = [f"shaded: range over {several}{'es' if what == 'emulated' else 's'}, of AutoByte"] if several else []
+    under += [f"triangles: below {CUT} %".replace("-", "−")] if what == "emulated" else []
+    axes[-1, 1].set_xlabel(f"iteration; {'; '.join(under)}")
     style.save(figure, name, folder / "figures", what=what)
 
 
@@ -284,7 +285,7 @@ def _speeds(axes: Any, rows: pd.DataFrame) -> None:
     axes.margins(y=0.15)
 
 
-def _gains(axes: Any, rows: pd.DataFrame, *, bands: bool) -> None:
+def _gains(axes: Any, rows: pd.DataFrame) -> None:
     """Gains over BO, each seed's run against its own."""
     speeds = rows.pivot_table(index=["iteration", "seed"], columns="method", values="samples_per_s")
     gains = 100 * (speeds.div(speeds["bayesian"], axis=0) - 1)
@@ -292,7 +293,7 @@ def _gains(axes: Any, rows: pd.DataFrame, *, bands: bool) -> None:
     for method in (method for method in DRAWN if method in gains):
         over_seeds = gains[method].groupby("iteration")
         median = over_seeds.median()
-        if bands and method == "metanet":
+        if method == "metanet" and rows["seed"].nunique() > 1:
             style.band(axes, edges, over_seeds.min(), over_seeds.max(), style.colour(method))
         axes.stairs(median, edges, baseline=None, linewidth=1.2, **style.look(method))
         cut = [at + SLOT / 2 for at, value in median.items() if value < CUT]

@@ -11,6 +11,7 @@ from reading import TUNERS, Range, percent
 from style import MODELS
 
 ARCHITECTURES = {"ps": "servers", "allreduce": "all-reduce"}
+OLDER = "22 and 23 November 2026"  # rows without a date
 UNMEASURED = "not recorded: `make paper-testbed`"
 NAMES = {
     "default": "ByteScheduler's default",
@@ -114,13 +115,22 @@ def emulated(
 
 
 def launches(measured: pd.DataFrame) -> str:
-    """Which cells were measured on shaped links; nothing where none was."""
+    """Which cells were measured on shaped links, and how many times; nothing where none was."""
     if measured.empty:
         return ""
-    if "gbit" in measured:
-        cells = measured[["model", "gbit"]].drop_duplicates().itertuples(index=False)
-        named = [f"{MODELS[model]} at {gbit:g} Gbit/s" for model, gbit in cells]
-    else:
-        cells = measured[["model", "architecture"]].drop_duplicates().itertuples(index=False)
-        named = [f"{MODELS[model]} on {ARCHITECTURES[architecture]}" for model, architecture in cells]
-    return f"Emulated is one launch each of {', '.join(named)}"
+    on = "gbit" if "gbit" in measured else "architecture"
+    by_number: dict[int, list[str]] = {}
+    for (model, place), number in measured.groupby(["model", on], sort=False)["seed"].nunique().items():
+        where = f"at {place:g} Gbit/s" if on == "gbit" else f"on {ARCHITECTURES[place]}"
+        by_number.setdefault(int(number), []).append(f"{MODELS[model]} {where}")
+    parts = [
+        f"{'one launch' if number == 1 else f'{number} launches'} each of {', '.join(cells)}"
+        for number, cells in sorted(by_number.items())
+    ]
+    return f"Emulated is {'; '.join(parts)}{dates(measured)}"
+
+
+def dates(measured: pd.DataFrame) -> str:
+    """When rows on shaped links were measured; nothing where they do not say."""
+    days = sorted(set(measured["date"]) - {""}) if "date" in measured else []
+    return f" (measured from {days[0]} to {days[-1]}; others on {OLDER})" if days else ""

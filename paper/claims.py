@@ -25,11 +25,11 @@ INTRODUCTION = """\
 `make paper-testbed` measures the emulated ones.
 
 - *Simulated*: 8 workers in the simulator. Layer times are those of `docs/models.md`. What a block costs besides its
-  bytes is US-Byte's start-up or NCCL's (figure 3 says where they come from); in figure 7 it is NCCL's alone, and in
-  figure 10 US-Byte's. With NCCL's start-up, figures 8 and 9 and table I have one seed. None of it was fitted to a
-  figure.
+  bytes is US-Byte's start-up or NCCL's (figure 3 says where they come from). With NCCL's start-up, figures 8 to 10
+  and table I have one seed. None of it was fitted to a figure.
 - *Emulated*: real sockets and real scheduling between hosts in network namespaces, on links with enforced rates.
-  Compute is replaced by sleeping. Sizes and rates are scaled down together. Launches are of 22 and 23 November 2026.
+  Compute is replaced by sleeping. Sizes and rates are scaled down together. Launches without a date are of 22
+  and 23 November 2026.
 - *Ratio*: our speed divided by the paper's, where both are multiples of the same baseline (a gain of 10 % counts as
   1.1).
 - A *pair* ⟨4,2⟩ is a partition of 4 MB (MiB in our simulations) and a credit of two partitions.

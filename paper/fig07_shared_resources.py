@@ -1,13 +1,13 @@
 """Figure 7: other jobs join at iterations 20 and 40 and take their share of links and GPUs; AutoByte against BO.
 
-    python paper/fig07_shared_resources.py        # 40 seconds
+    python paper/fig07_shared_resources.py        # 90 seconds
 
-Simulated: ResNet50 on parameter servers, with NCCL's start-up. Writes data/fig07_shared_resources.phases.csv (mean
-step times in ms, a column for each method), data/fig07_shared_resources.csv (the speeds that are drawn) and
-figures/fig07_shared_resources.{pdf,png}.
+Simulated: ResNet50. Writes data/fig07_shared_resources.phases.csv (mean step times in ms, a column for each method),
+data/fig07_shared_resources.csv (the speeds that are drawn) and figures/fig07_shared_resources.{pdf,png}.
 """
 
 import changing
+import jobs
 import sheet
 
 from autobyte.scenario import Change, Scenario
@@ -24,14 +24,14 @@ DRAWN = [
 scenario = Scenario(
     NAME,
     tuple(
-        Change(at=at, up=f"{100 / jobs!r}%", down=f"{100 / jobs!r}%", slowdown=float(jobs))
-        for at, jobs in JOINING.items()
+        Change(at=at, up=f"{100 / count!r}%", down=f"{100 / count!r}%", slowdown=float(count))
+        for at, count in JOINING.items()
     ),
 )
 options = sheet.options(__doc__).parse_args()
 if not options.redraw:
     windows = 4 if options.quick else WINDOWS
-    where = {"models": ["resnet50"], "costs": ["nccl"], "architectures": ["ps"]}
+    where = {"models": ["resnet50"], "costs": list(jobs.BLOCK_COSTS), "architectures": list(jobs.ARCHITECTURES)}
     changing.measure(scenario, GBIT, windows, **where, drawn=DRAWN, options=options)
-marks = [(0, "alone"), *((at, f"{jobs} jobs") for at, jobs in JOINING.items())]
+marks = [(0, "alone"), *((at, f"{count} jobs") for at, count in JOINING.items())]
 changing.draw(NAME, options.out, panels=DRAWN, marks=marks)

@@ -2,13 +2,16 @@
 
 Compute takes as long as the model's, by sleeping: time is not dilated. Sizes and rates shrink together: a tenth of
 the gradients, partitions and credits takes as long on links of a tenth of the rate. What a block costs beyond its
-bytes does not shrink; it is gloo's and the kernel's. Small tensors are fused, as training does by default. A cell
-whose rows are there is not measured again, so a run that was killed goes on.
+bytes does not shrink; it is gloo's and the kernel's. Small tensors are fused, as training does by default. Every cell
+is measured in several launches. A launch whose rows are there is not measured again, so a run that was killed, or
+that its limit of minutes has ended, goes on. Rows without a date are older ones; a cell that is measured loses them.
 """
 
+import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,10 @@ import style
 from autobyte.bench.bench import BUCKETS_MIB, Cell, measure
 from autobyte.bench.grid import read
 from autobyte.bench.priority import undisturbed
+from autobyte.comparison.carried import TIES
 from autobyte.comparison.judge import TOLERANCE
 from autobyte.config import BYTESCHEDULER_DEFAULT, Config
 from autobyte.models import find
-from autobyte.scenario import Scenario
 from autobyte.testbed import Testbed
 from autobyte.tuning import WINDOW
 from autobyte.units import KIB
@@ -36,7 +39,7 @@ GBITS = {"resnet50": (5, 10, 25), "vgg16": (10, 25), "alexnet": (5, 10, 25)}
 STEPS = 10  # measured, of what does not search
 QUICK_GBIT = 200  # sizes shrink to a 200th
 
-RUN = ("architecture", "start", "tuner")  # what names a run of figure 5
+RUN = ("architecture", "start", "seed", "tuner")  # what names a run of figure 5
 
 Place = tuple[Any, ...]
 
@@ -46,6 +49,11 @@ def cell(model: str, gbit: float, options: Namespace) -> Cell:
     gbit = QUICK_GBIT if options.quick else gbit
     rate, hosts = LINK_GBIT * jobs.GBIT, 2 if options.quick else HOSTS
     return Cell(model, hosts, rate, compute_s=find(model).compute_s, size_scale=LINK_GBIT / gbit)
+
+
+def grid_cell(model: str, compute_s: float, scale: float) -> Cell:
+    """A cell as `autobyte record` has them: compute of its own, and sizes that make communication as long."""
+    return Cell(model, HOSTS, LINK_GBIT * jobs.GBIT, compute_s=compute_s, size_scale=scale)
 
 
 def shrunk(pair: Config, of: Cell) -> Config:
@@ -86,14 +94,28 @@ def collect(
     work: Callable[[Place], list[dict[str, Any]]],
     options: Namespace,
 ) -> None:
-    """Measure the places that the file does not hold, and write it after each."""
-    path = options.out / "data" / f"{name}.csv"
+    """Measure the launches that the file does not hold, and write it after each; every place once, then again.
+
+    Begins none after `options.minutes`. The seed of a row is its launch's number.
+    """
+    path, began = options.out / "data" / f"{name}.csv", time.monotonic()
     rows = sheet.read(name, options.out).drop(columns="what").to_dict("records") if path.exists() else []
-    for place in places:
-        if place not in {tuple(row[key] for key in keys) for row in rows}:
-            with undisturbed():
-                rows += [dict(zip(keys, place, strict=True)) | row for row in work(place)]
-            sheet.write(rows, name, options.out, what="emulated")
+    for launch, place in product(range(1 if options.quick else options.launches), places):
+        named = dict(zip(keys, place, strict=True)) | {"seed": options.seed + launch}
+        there = [row for row in rows if dated(row) and all(row[key] == value for key, value in named.items())]
+        if there or (time.monotonic() - began) / 60 > options.minutes:
+            continue
+        with undisturbed():
+            measured = work(place)
+        rows = [row for row in rows if dated(row) or any(row[key] != named[key] for key in keys)]
+        today = {"date": datetime.now(UTC).date().isoformat()}
+        rows += [{key: named[key] for key in keys} | row | named | today for row in measured]
+        sheet.write(rows, name, options.out, what="emulated")
+
+
+def dated(row: Mapping[str, Any]) -> bool:
+    """Whether a row says when it was measured."""
+    return bool(row.get("date"))
 
 
 def soundness(row: dict[str, Any]) -> dict[str, Any]:
@@ -181,9 +203,7 @@ def convergence(
         wanted = [scheduler("still", engine, first, watch=2)]
         wanted += [search(tuner, engine, first, trained, count, watch=count) for tuner in tuners]
         measured = measure(trained, wanted, steps=STEPS)
-        return [
-            {"tuner": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, trained)
-        ]
+        return [{"tuner": row["name"]} | line for row in measured for line in windows(row, trained)]
 
     architectures = list(jobs.ARCHITECTURES)[: 1 if options.quick else None]
     places = [(engine, start) for engine in architectures for start in starts[: 1 if options.quick else None]]
@@ -199,14 +219,14 @@ def _summarise(name: str, count: int, options: Namespace) -> None:
     best = speeds.groupby("architecture").max()
     summaries = []
     for place, of_run in speeds.groupby(list(RUN), sort=False):
-        architecture, start, tuner = place
+        architecture, start, seed, tuner = place
         if tuner == "still":
             continue
-        still = speeds[architecture, start, "still"].iloc[-1]
+        still = speeds[architecture, start, seed, "still"].iloc[-1]
         late = np.flatnonzero(of_run < (1 - TOLERANCE) * best[architecture])
         pairs = sheet.where(rows, **dict(zip(RUN, place, strict=True)))["pair"].tolist()
         summaries.append(
-            {"architecture": architecture, "start": start, "tuner": tuner, "seed": options.seed}
+            {"architecture": architecture, "start": start, "tuner": tuner, "seed": seed}
             | {"predictions": int(late[-1]) + 1 if late.size else 0, "start_samples_per_s": still}
             | {"end_samples_per_s": of_run.iloc[-1], "best_samples_per_s": best[architecture]}
             | {"end_pair": pairs[-1], "staying_with_noise": still, "best_with_noise": best[architecture]}
@@ -216,38 +236,59 @@ def _summarise(name: str, count: int, options: Namespace) -> None:
 
 
 def changing(
-    name: str, scenario: Scenario, gbit: float, places: Sequence[Place], tuners: Sequence[str], count: int,
+    name: str,
+    cells: Mapping[Place, Cell],
+    part: Callable[[int], float],
+    tuners: Sequence[str],
+    count: int,
     options: Namespace,
-) -> None:  # fmt: skip
-    """Figure 6: BO tuned once on the links as they begin, then every method while they change."""
-    count = 4 if options.quick else count
+) -> None:
+    """Figure 6: BO tuned once on the links as they begin, then every method while they change.
+
+    Args:
+        name: of the CSV.
+        cells: by architecture and model, those that say most first.
+        part: of the rate that links have at a step.
+        tuners: that go on.
+        count: windows of each method.
+        options: the script's.
+    """
+    count, budget = (4, 2) if options.quick else (count, runs.BUDGET)
 
     def work(place: Place) -> list[dict[str, Any]]:
-        engine, model = place
-        trained = cell(model, gbit, options)
+        (engine, _), trained = place, cells[place]
         default = shrunk(BYTESCHEDULER_DEFAULT, trained)
-        wanted = [search("bayesian", engine, default, trained, 2 if options.quick else runs.BUDGET)]
-        (searched,) = measure(trained, wanted, steps=STEPS)
-        searched_pair = Config.from_json(searched["config"])
-        still = {"default": default, "bayesian": searched_pair}
+        once = search(
+            "bayesian", engine, default, trained, budget, watch=budget + 2
+        )  # until what it found is in force
+        (searched,) = measure(trained, [once], steps=STEPS)
+        still = {"default": default, "bayesian": Config.from_json(searched["config"]), "robust": robust(searched)}
         still["constant"] = shrunk(jobs.constant(engine, few=options.quick), trained)
         wanted = [scheduler(method, engine, pair, watch=count) for method, pair in still.items()]
-        wanted += [scheduler(tuner, engine, searched_pair, tuner=tuner, watch=count) for tuner in tuners]
-        base = trained.job(servers=engine == "ps", wire_dtype=None).cluster
+        wanted += [scheduler(tuner, engine, still["bayesian"], tuner=tuner, watch=count) for tuner in tuners]
 
         def change(testbed: Testbed, step: int) -> None:
             """Links at that step, as parts of what they begin with."""
-            part = scenario.cluster(jobs.job(model, gbit, engine).cluster, step).up_bytes_per_s[0] / jobs.rate(gbit)
-            for host in range(base.workers):
-                if testbed.rates(host)[0] != part * trained.rate:
-                    testbed.shape(host, up=part * trained.rate, down=part * trained.rate)
+            rate = part(step) * trained.rate
+            for host in range(trained.hosts):
+                if testbed.rates(host)[0] != rate:
+                    testbed.shape(host, up=rate, down=rate)
 
         measured = measure(trained, wanted, steps=STEPS, change=change)
-        return [
-            {"method": row["name"], "seed": options.seed} | line for row in measured for line in windows(row, trained)
-        ]
+        return [{"method": row["name"]} | line for row in measured for line in windows(row, trained)]
 
-    collect(name, places[: 1 if options.quick else None], ("architecture", "model"), work, options)
+    places = list(cells)[: 1 if options.quick else None]
+    collect(name, places, ("architecture", "model"), work, options)
+
+
+def robust(searched: dict[str, Any]) -> Config:
+    """Of the pairs that a search saw within TIES of its fastest window, the one with the fewest bytes in flight."""
+    took: dict[Config, float] = {}
+    for window in searched["watched"]:
+        config, mean_s = Config.from_json(window["config"]), float(np.mean(window["steps_s"]))
+        took[config] = min(mean_s, took.get(config, mean_s))
+    ties = [config for config, mean_s in took.items() if mean_s <= (1 + TIES) * min(took.values())]
+    return min(ties, key=lambda config: (config.credit_bytes, config.partition_bytes))
 
 
 def environments(name: str, engine: str, models: Sequence[str], tuners: Sequence[str], options: Namespace) -> None:
@@ -265,7 +306,7 @@ def environments(name: str, engine: str, models: Sequence[str], tuners: Sequence
         wanted += [search(tuner, engine, default, trained, budget) for tuner in tuners]
         buckets = [mib * trained.size_scale for mib in BUCKETS_MIB]
         wanted += [{"name": "ddp", "scheduler": "ddp", "bucket_mib": mib, **shared} for mib in buckets]
-        rows = [_speed(row, trained, options) for row in measure(trained, wanted, steps=STEPS)]
+        rows = [_speed(row, trained) for row in measure(trained, wanted, steps=STEPS)]
         ddp = max((row for row in rows if row["method"] == "ddp"), key=lambda row: row["samples_per_s"])
         return [*(row for row in rows if row["method"] != "ddp"), ddp]
 
@@ -273,11 +314,11 @@ def environments(name: str, engine: str, models: Sequence[str], tuners: Sequence
     collect(name, places[:1] if options.quick else places, ("model", "gbit"), work, options)
 
 
-def _speed(row: dict[str, Any], of: Cell, options: Namespace) -> dict[str, Any]:
+def _speed(row: dict[str, Any], of: Cell) -> dict[str, Any]:
     samples, steps = of.hosts * find(of.model).batch_size, row["steps_s"]
     pair = label(row["config"], of) if "config" in row else f"{row['bucket_mib'] / of.size_scale:g} MiB"
     return (
-        {"method": row["name"], "seed": options.seed, "pair": pair}
+        {"method": row["name"], "pair": pair}
         | {"samples_per_s": samples / float(np.median(steps))}
         | {"low": samples / max(steps), "high": samples / min(steps)}
         | soundness(row)
@@ -303,7 +344,7 @@ def searches(name: str, models: Sequence[str], gbit: float, tuners: Sequence[str
             until = late[-1] + 1 if late else 0
             pairs = [label(window["config"], trained) for window in row["watched"]]
             searched.append(
-                {"tuner": row["name"], "seed": options.seed, "found": int(until < len(took))}
+                {"tuner": row["name"], "found": int(until < len(took))}
                 | {"iterations": WINDOW * until, "search_s": WINDOW * sum(took[:until])}
                 | {"lost_steps": WINDOW * (sum(took) / best_s - len(took)), "end_regret": 1 - best_s / took[-1]}
                 | {"reconfigurations": sum(a != b for a, b in pairwise(pairs))}

@@ -10,6 +10,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 HERE = Path(__file__).parent
+LAUNCHES = 3
 Row = dict[str, Any]
 
 
@@ -26,6 +27,8 @@ def options(text: str, *, testbed: bool = False) -> argparse.ArgumentParser:
     parser.add_argument("--redraw", action="store_true", help="draw what data/ holds, without running anything")
     if testbed:
         parser.add_argument("--testbed", action="store_true", help="measure on shaped links (Linux, root), and go on")
+        parser.add_argument("--launches", type=int, default=LAUNCHES, help=f"of every cell (default: {LAUNCHES})")
+        parser.add_argument("--minutes", type=float, default=math.inf, help="begin no launch after so many")
     parser.add_argument("--out", type=Path, default=HERE, help="where data/ and figures/ are (default: here)")
     return parser
 

@@ -22,6 +22,7 @@ class Handover:
         updates: of the layers, which have hooks of their own while they are not handed over.
         measure: sets hooks that time layers.
         hooked: whether the model may have hooks.
+        later: whether steps are still compared, on all ranks alike.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class Handover:
         *,
         measure: Callable[[], list[RemovableHandle]],
         hooked: Callable[[], bool],
+        later: Callable[[], bool],
     ) -> None:
         self._model = model
         self._training = training
         self._updates = updates
         self._measure = measure
         self._hooked = hooked
+        self._later = later
         self._marks = measure()
         self._watch: RemovableHandle | None = None
         training.before_replan = self.take_back
@@ -47,12 +50,14 @@ class Handover:
         """Whether gradients are handed over."""
         return self._training.exchange.reduction is not None
 
-    def hand_over(self) -> bool:
+    def hand_over(self) -> bool | None:
         """Let gradients go by the reducer from the next step on. Collective.
 
         Returns:
-            whether all ranks can.
+            whether all ranks can; None if they can later at most.
         """
+        if self._later():
+            return None
         training = self._training
         able = torch.tensor([training.reducible and self._hooked()], dtype=torch.uint8, device="cpu")
         if not training.control.gather(able).all():

@@ -370,12 +370,12 @@ class On:
         """Use a config from the next step on. Collective."""
         check_sizes(config, "the config")
         self.training.control.agree("a config", f"{config}; engine {config.engine or self.training.engine}")
-        if self._search is not None:
-            self._search.stay(config)
         if self._online is not None:
             self._online.use(config)
         else:
             self.training.replan(self.training.job, config, None)
+        if self._search is not None:
+            self._search.stay(self.training.config)
 
     def report(self) -> Report:
         """What was tried, won and spent."""
@@ -526,7 +526,8 @@ class On:
                 self.training,
                 self._updates,
                 measure=partial(self._measure, layers, times),
-                hooked=lambda: self._hooked and True in self._has_called and not self._verification.active,
+                hooked=lambda: self._hooked and True in self._has_called,
+                later=lambda: self._verification.active,
             )
             self._online = Online(
                 self.training, layers, times, adviser, callback=self._callback, hand_over=self._handover.hand_over

@@ -4,16 +4,21 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from autobyte.config import Config, Space
 from autobyte.errors import needs
-from autobyte.job import Model
+from autobyte.job import Floats, Model
 from autobyte.trace import Measurement
 from autobyte.tuners.base import Tuner
 
 with needs("tune", what="the Bayesian search"):
     import skopt
     from skopt.space import Real
+    from skopt.space import Space as SearchSpace
 
 TRIALS = 15  # ByteScheduler's search.py stops for good after so many
 
@@ -103,7 +108,7 @@ class BayesianPublished(Tuner):
 
 def _optimizer(box: list[tuple[float, float]], *, initial: int, margin: float, seed: int) -> skopt.Optimizer:
     """Set up scikit-optimize: a Matérn process with noise, improvement by a margin in the unit of the target."""
-    return skopt.Optimizer(
+    search = skopt.Optimizer(
         [Real(low, high) for low, high in box],
         "GP",
         n_initial_points=initial,
@@ -114,6 +119,25 @@ def _optimizer(box: list[tuple[float, float]], *, initial: int, margin: float, s
         random_state=seed,
         n_jobs=1,
     )
+    search.space = _Box(search.space.dimensions)
+    return search
+
+
+class _Box(SearchSpace):  # type: ignore[misc]  # scikit-optimize has no types
+    """Real numbers, column by column: of ten thousand candidates a decision it would make lists, number by number."""
+
+    def rvs(self, n_samples: int = 1, random_state: np.random.RandomState | None = None) -> Any:
+        """Draw the same points; shape [points, dimensions]."""
+        if n_samples == 1:  # a point to ask for, not candidates
+            return super().rvs(n_samples, random_state)
+        return np.column_stack([each.rvs(n_samples, random_state) for each in self.dimensions])
+
+    def transform(self, points: npt.ArrayLike) -> Floats:
+        """Points as the process sees them; shape [points, dimensions]."""
+        columns = np.asarray(points, dtype=float).T
+        return np.column_stack(
+            [each.transform(column) for each, column in zip(self.dimensions, columns, strict=True)]
+        )
 
 
 def _within(wanted: tuple[float, float], allowed: tuple[float, float]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from autobyte.bench.policies import STEADY, tuned
 from autobyte.bound import bound_s
 from autobyte.cli import app
 from autobyte.config import Config
+from autobyte.models import find
 from autobyte.simulator.calibrate import EngineCosts
 from autobyte.simulator.steady import step_s
 
@@ -44,7 +45,7 @@ def test_ratios_are_to_ddp_at_its_best_in_the_same_dtype() -> None:
     plain = found["autobyte-tuned", "allreduce", None]
     assert plain["bound_s"] == pytest.approx(0.695, abs=0.002)  # the wire at TCP's payload rate
     assert plain["gap_closed"] == pytest.approx((0.92 - 0.7) / (0.92 - plain["bound_s"]))
-    assert found["fifo", "ps", None]["samples_per_s"] == pytest.approx(4 * 64 / 1.34, rel=0.6)
+    assert found["fifo", "ps", None]["samples_per_s"] == pytest.approx(4 * find("vgg16").batch_size / 1.34)
 
 
 def test_repeats_give_a_median_and_a_range() -> None:

@@ -592,3 +592,90 @@ def _resumed(rank: int, model: nn.Module) -> None:
     assert optimizer.training is not None
     assert optimizer.training.config == CHOSEN
     optimizer.close()
+
+
+def test_a_loop_that_changes_averages_keeps_ddps_buckets() -> None:
+    """It may while gradients go by the reducer, and could not while blocks travel: nothing else is tried."""
+    assert on_ranks(_clips_later, 2, timeout_s=60) == [(True, True)] * 2
+
+
+def _clips_later(rank: int) -> tuple[bool, bool]:
+    model = make_mlp()
+    optimizer = handed_over(rank, model)
+    twin, theirs = twin_of(model, optimizer)
+    for step in range(30):
+        for each, update in ((model, optimizer), (twin, theirs)):
+            update.zero_grad()
+            each(rows(rank, step, 5, 12)).square().mean().backward()
+            nn.utils.clip_grad_norm_(each.parameters(), 1e-3)
+            update.step()
+    assert_equal(parameters_of(model, optimizer), parameters_of(twin, theirs))
+    online = optimizer._mode._online
+    audition_stays = online.adviser is None or online.adviser._search.audition.stays
+    kept = is_reduced(optimizer)
+    optimizer.close()
+    return kept, audition_stays
+
+
+def test_changing_gradients_that_wait_for_a_missing_one_is_refused() -> None:
+    """There are no averages yet, and the change would be lost."""
+    for words in on_ranks(_clips_too_early, 2, timeout_s=60):
+        assert "was changed between backward() and step(), while it travelled" in words
+
+
+class Sometimes(nn.Module):
+    """The last layer is left out where it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.skips = False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.second(self.first(inputs))
+        return hidden if self.skips else self.last(hidden)
+
+
+def _clips_too_early(rank: int) -> str:
+    torch.manual_seed(0)
+    model = Sometimes()
+    optimizer = ab.DistributedOptimizer(sgd(model), model)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).square().mean().backward()
+        if model.skips:
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+
+    for _ in range(400):
+        if is_reduced(optimizer):
+            break
+        step()
+    assert is_reduced(optimizer)
+    model.skips = True
+    with pytest.raises(InputError) as refused:
+        step()
+    return str(refused.value)
+
+
+def test_buckets_that_the_user_chose_and_steps_that_are_compared_first_go_by_the_reducer() -> None:
+    assert on_ranks(_chosen, 2, timeout_s=60) == [(True, "fusion")] * 2
+
+
+def _chosen(rank: int) -> tuple[bool, str]:
+    model = make_mlp()
+    optimizer = ab.DistributedOptimizer(sgd(model), model, verify_steps=12)
+    with pytest.raises(InputError) as refused:
+        optimizer.reconfigure(Config(1 << 20, 1 << 20, "ddp", knobs={"fusion": 1}))
+    train(model, optimizer, rank, range(12))
+    assert not is_reduced(optimizer)
+    optimizer.reconfigure(DEFAULT_BUCKETS)
+    for step in range(12, 200):
+        train(model, optimizer, rank, range(step, step + 1))
+        time.sleep(0.002)
+        if is_reduced(optimizer):
+            break
+    reduced = is_reduced(optimizer)
+    optimizer.close()
+    return reduced, "fusion" if "fusion" in str(refused.value) else str(refused.value)

@@ -11,9 +11,10 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import OwnReducer, backward_pass
+from autobyte.internals import OwnReducer, after_backward, backward_pass
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.policies.ddp import FIRST_BUCKET_BYTES
+from autobyte.torch.exchange import refusals
 from autobyte.torch.exchange.control import Control, first_line
 from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.session import Session
@@ -30,6 +31,9 @@ class Reduction:
     The reducer is told to expect gradients when a backward pass comes through what the model has returned. Those of
     which a step has none are given zeros when it is closed, so that every bucket is complete. A bucket that does not
     arrive ends the wait of `backward()`, which no error can leave in words; closing the step says what has happened.
+
+    A loop may change averages before the step, as it may with DDP. While blocks travel it may not, so nothing else
+    should be tried then. If a gradient is missing, buckets wait for it and there are no averages yet: refused.
 
     Args:
         parameters: name and parameter of every gradient that travels.
@@ -74,6 +78,8 @@ class Reduction:
         self._expecting = False
         self._rebuilt = False
         self._pass = -1  # that was expected last
+        self._noted: list[tuple[nn.Parameter, Tensor | None, int]] = []  # gradients and versions behind the pass
+        self.changed = False  # whether averages were changed between a pass and its step
         self._repeated = False  # all gradients of the step are averaged, and another pass may follow
         self._own = {id(parameter) for parameter in self._parameters}
         self._parts: RemovableHandle | None = None  # the hook on calls of modules, from averages to the end of a step
@@ -97,10 +103,19 @@ class Reduction:
 
         Returns:
             averages of those that this rank does not have, by name; their `.grad` stays None.
+
+        Raises:
+            InputError: gradients were changed that wait for missing ones.
         """
         if not self._expecting:  # no pass has come through what the model returns: what is there travels now
             self._expect()
-        places: Sequence[int] = self._reducer.missing() or range(len(self._parameters) if self._left else 0)
+        missing = self._reducer.missing()
+        for parameter, gradient, version in self._noted:
+            if parameter.grad is not gradient or (gradient is not None and gradient._version != version):
+                if missing and gradient is not None:
+                    raise refusals.changed(self._names[self._parameters.index(parameter)], parameter)
+                self.changed = True
+        places: Sequence[int] = missing or range(len(self._parameters) if self._left else 0)
         had_none: list[int] = []
         while places:  # PyTorch names the first hundred that are missing
             had_none += [place for place in places if self._parameters[place].grad is None]
@@ -122,6 +137,7 @@ class Reduction:
     def forget(self) -> None:
         """The gradients so far are being cleared, or are averaged."""
         self._expecting = self._repeated = False
+        self._noted = []
 
     def end(self) -> None:
         """The step is over: modules may be called without being watched."""
@@ -139,12 +155,23 @@ class Reduction:
     def _enter(self, _gradient: Tensor) -> None:
         """A backward pass comes through what the model has returned, and has not reached a parameter."""
         now = backward_pass()
-        if self._muted() or (self._expecting and (now == self._pass or self._left)) or not self._reducer.adds():
+        if self._muted() or (self._expecting and now == self._pass) or not self._reducer.adds():
+            return
+        self._pass = now
+        after_backward(self._note)
+        if self._expecting and self._left:
             return
         self._repeated = self._expecting  # all gradients of the step are averaged
-        self._pass = now
         self._session.progress.outdate()
         self._expect()
+
+    def _note(self) -> None:
+        """Remember what gradients are behind a backward pass."""
+        gradients = [parameter.grad for parameter in self._parameters]
+        self._noted = [
+            (parameter, gradient, 0 if gradient is None else gradient._version)
+            for parameter, gradient in zip(self._parameters, gradients, strict=True)
+        ]
 
     def _called(self, module: nn.Module, _arguments: object, outputs: object) -> None:
         """A module is called between averages and the end of their step, maybe a part of the model alone."""

@@ -72,6 +72,11 @@ class Audition:
         return self._stays is not None or (self._final and not self._hearing and not self._waits)
 
     @property
+    def stays(self) -> bool:
+        """Whether nobody is heard any more."""
+        return self._stays is not None
+
+    @property
     def waits(self) -> bool:
         """Whether it waits for its budget; the fastest config so far runs."""
         return self._waits and self._stays is None
@@ -79,7 +84,7 @@ class Audition:
     @property
     def looks(self) -> bool:
         """Whether a window is wanted that shows layers' times, with which a round begins."""
-        return self._left is None and not self.waits
+        return self._left is None and self._stays is None and not self.waits
 
     @property
     def opens(self) -> bool:
@@ -101,7 +106,7 @@ class Audition:
         self._left, self._seen, self._final, self._waits = [], {config: [step_s]}, True, False
 
     def stay(self, config: Config) -> None:
-        """Hear nobody from now on: the user has chosen this one."""
+        """Hear nobody from now on: the user has chosen this one, or a loop that others do not suit."""
         self._stays = config
 
     def choose(self, job: Callable[[], Job], config: Config, step_s: float | None, *, fresh: bool = True) -> Config:

@@ -59,7 +59,7 @@ class Online:
         times: of these layers.
         adviser: thinks, on rank 0; None on others.
         callback: is told of every window on rank 0; None tells nobody.
-        hand_over: lets gradients go by PyTorch's reducer, on all ranks at once, and says whether it can.
+        hand_over: lets gradients go by the reducer, on all ranks at once, and says whether it can; None: not yet.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Online:
         times: LayerClock,
         adviser: Adviser | None,
         callback: Callback | None = None,
-        hand_over: Callable[[], bool] = lambda: False,
+        hand_over: Callable[[], bool | None] = lambda: False,
     ) -> None:
         self._callback = callback
         self._hand_over = hand_over
@@ -100,6 +100,10 @@ class Online:
         self._steps.append(now - self._last_s)
         self._last_s = now
         self._hear()
+        reduction = self._training.exchange.reduction
+        if reduction is not None and reduction.changed and self.adviser is not None:
+            reduction.changed = False
+            self.adviser.stay()
         sample = self._times.sample()
         if sample is not None:
             self._samples.append(sample)
@@ -191,7 +195,7 @@ class Online:
         if not (answer.reduced and now == plan.config):
             return
         handed_over = self._hand_over()
-        if self.adviser is not None:
+        if self.adviser is not None and handed_over is not None:
             self.adviser.reducible = handed_over
             if handed_over:
                 log.info("step %d: gradients go by PyTorch's own reducer, as they do with DDP", step)

@@ -13,6 +13,12 @@ from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.session import Session
 
 
+class ReducedGradients(Protocol):
+    """Gradients that PyTorch's reducer has."""
+
+    changed: bool  # whether averages were changed between a backward pass and its step
+
+
 class KnownWaits(Protocol):
     """Waits of the model for averages."""
 
@@ -44,7 +50,7 @@ class TunedExchange(Protocol):
         """Steps until all ranks know what one has announced."""
 
     @property
-    def reduction(self) -> object | None:
+    def reduction(self) -> ReducedGradients | None:
         """What hands gradients to PyTorch's reducer; None while they travel as blocks."""
 
     @property
