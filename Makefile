@@ -162,6 +162,7 @@ build/$(HOROVOD)/built: .venv/test
 	$(BIN)/python -m pip download --quiet --no-deps --no-binary horovod -d build horovod==0.28.1
 	tar --no-same-owner -xzf build/$(HOROVOD).tar.gz -C build
 	sed -i 's/CXX_STANDARD 14/CXX_STANDARD 20/' build/$(HOROVOD)/CMakeLists.txt build/$(HOROVOD)/horovod/torch/CMakeLists.txt
+	sed -i 's/iface = gloo_iface_;/iface = ParseGlooIface();/' build/$(HOROVOD)/horovod/common/gloo/gloo_context.cc
 	cd build/$(HOROVOD) && HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
 		HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS=-j2 $(CURDIR)/$(BIN)/python setup.py --quiet build
 	touch $@
