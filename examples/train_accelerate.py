@@ -48,6 +48,8 @@ def main() -> None:
     spent_s, own = time.perf_counter() - began, accelerator.unwrap_model(model)
     if accelerator.is_main_process:
         tell(own, held_out, autobyte=options.autobyte, ranks=accelerator.num_processes, spent_s=spent_s)
+    # DDP must not be the last to hold the default group: PyTorch may hang when it lets go of it
+    model, optimizer, loader, schedule = accelerator.free_memory(model, optimizer, loader, schedule)
     accelerator.end_training()
 
 

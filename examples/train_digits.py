@@ -90,6 +90,7 @@ def main() -> None:
         name = "AutoByte" if options.autobyte else "DDP" if options.ddp else "plain"
         print(f"{name}, {ranks} ranks: {right:.1%} of the test images right, after {spent:.1f} s of training")
     if dist.is_initialized():
+        net = model  # DDP must not be the last to hold the group: PyTorch may hang when it lets go of it
         dist.destroy_process_group()
 
 

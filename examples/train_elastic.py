@@ -85,6 +85,7 @@ def main() -> None:
         net: nn.Module = DistributedDataParallel(model)
         for step in range(STEPS):
             train(net, optimizer, step)
+        del net  # DDP must not be the last to hold the group: PyTorch may hang when it lets go of it
     else:
         optimizer = ab.DistributedOptimizer(optimizer, model, engine=options.engine, timeout=timedelta(seconds=20))
         load(folder, model, optimizer)
