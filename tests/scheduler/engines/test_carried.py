@@ -18,7 +18,7 @@ from autobyte.torch.exchange import clusters
 class CarriedContract(EngineContract):
     """What else holds of an engine whose blocks processes of its own carry."""
 
-    library: ClassVar[str]
+    framework: ClassVar[str]
 
     @pytest.mark.parametrize("role", ["server", "scheduler"])
     def test_says_which_process_is_gone(self, role: str) -> None:
@@ -38,14 +38,14 @@ class CarriedContract(EngineContract):
             of = {"scheduler": 0, "server": 1, "worker": 2}
             engine._carriers._processes[of[role]].kill()
             assert heard.acquire(timeout=10)
-            assert said == [f"the {role} of {self.library} on rank 0 is gone"]
+            assert said == [f"the {role} of {self.framework} on rank 0 is gone"]
             ranks.start(1, block)
             ranks.wait_for(lambda: "failed" in ranks.events(1, block))
 
 
 @WITH_MXNET
 class TestKVStore(CarriedContract):
-    library = "MXNet"
+    framework = "MXNet"
     ranks = (2, 3)
 
     def connect(self, buffers: list[Buffers]) -> list[Engine]:
@@ -71,7 +71,7 @@ class TestKVStore(CarriedContract):
 
 @WITH_BYTEPS
 class TestBytePS(CarriedContract):
-    library = "BytePS"
+    framework = "BytePS"
     ranks = (2,)
     steps = 30
 
