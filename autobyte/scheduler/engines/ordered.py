@@ -118,6 +118,7 @@ class Ordered(Engine):
         self._streams.close()
         if not self._aborted:
             self._part()
+        self._backend = None  # `_moves` holds this engine: its threads would live until the garbage is collected
 
     def _labelled(self, block: Block) -> Callable[[Block], None]:
         """What moves a block, so that a profiler shows it by its name."""

@@ -99,7 +99,7 @@ def _staging(rank: int) -> None:
     optimizer.close()
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])
 def test_threads_and_descriptors_are_gone_when_close_returns(engine: str) -> None:
     on_ranks(_closing, 2, engine)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])
 def test_inputs_that_end_early(engine: str) -> None:
     on_ranks(_uneven, 3, engine)
 

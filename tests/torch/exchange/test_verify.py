@@ -14,7 +14,7 @@ from stories import (
 )
 
 
-@pytest.mark.parametrize("engine", ["allreduce", "ps"])
+@pytest.mark.parametrize("engine", ["allreduce", "ps", "ordered"])
 def test_verified_steps_pass(engine: str) -> None:
     on_ranks(_verified, 2, engine, None)
     on_ranks(_verified, 2, engine, "bf16")
