@@ -42,6 +42,7 @@ from torch.utils.hooks import RemovableHandle
 
 NCCL_LATER = timedelta(minutes=10)  # than the caller's timeout is NCCL's own: whoever called is to speak first
 CONNECT_S = 2.0  # for a store's host that is there
+HANG_UP_S = 0.2  # for one that is being killed
 THREADS = 8  # of gloo's pool: at least the blocks in flight; its default is 2
 WRAPPERS = 12  # frames between whoever calls `step` and the step itself: more than anybody has
 
@@ -111,21 +112,25 @@ def own_store(store: Store) -> Store:
     """A store by a connection of its own, because a client that waits lets no other thread ask meanwhile.
 
     PyTorch's older stores cannot be cloned: then it is the one that all share. `clone` tries to connect for twice the
-    store's timeout, and cannot be stopped: that nobody listens there any more is found out before. It looks up the
-    name of every address, for its log, which takes 5 s where a name server's answer is lost.
+    store's timeout, and cannot be stopped: that nobody listens there any more is found out before. A host that is
+    being killed closes its sockets one by one, and still accepts while its peers see others closed: then it hangs up.
+    `clone` looks up the name of every address, for its log, which takes 5 s where a name server's answer is lost.
 
     Raises:
-        ConnectionRefusedError: nobody listens where the store was.
+        ConnectionError: nobody listens where the store was.
     """
     if not hasattr(store, "clone"):
         return store
     base = _underlying(store)
     if hasattr(base, "host"):
         try:
-            socket.create_connection((base.host, base.port), timeout=CONNECT_S).close()
-        except ConnectionRefusedError:
+            with socket.create_connection((base.host, base.port), timeout=CONNECT_S) as peer:
+                peer.settimeout(HANG_UP_S)
+                if not peer.recv(1):
+                    raise ConnectionResetError("the store has hung up")
+        except ConnectionError:
             raise
-        except OSError:  # a network that is congested loses what connects, too: no proof
+        except OSError:  # it waits to be asked; or the network is congested and loses what connects: no proof
             pass
     return cast(Store, store.clone())
 

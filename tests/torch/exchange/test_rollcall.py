@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from faulty import ENGINES, STEPS, WHERE, at_once, fail, make_model, said, train
 from ranks import Ranks
 
 import autobyte.torch as ab
-from autobyte.internals import default_store
+from autobyte.internals import default_store, own_store
 from autobyte.scheduler.block import Block, Segment
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.ordered import Ordered
@@ -218,6 +219,19 @@ def test_nobody_waits_for_a_store_whose_host_is_gone(monkeypatch: pytest.MonkeyP
     assert "its host is gone" in roll.absent()
     assert time.monotonic() - began_s < 2
     assert "autobyte-rollcall" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_nobody_waits_for_a_store_whose_host_accepts_and_is_gone_then() -> None:
+    """A process that is killed closes its sockets one by one: its peers may see others closed before the store's."""
+    host = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore("127.0.0.1", host.port, timeout=timedelta(seconds=5))
+    del host
+    with socket.create_server(("127.0.0.1", client.port)) as listener:
+        threading.Timer(0.05, lambda: (listener.accept()[0].close(), listener.close())).start()
+        began_s = time.monotonic()
+        with pytest.raises(ConnectionError):
+            own_store(dist.PrefixStore("attempt0", client))
+    assert time.monotonic() - began_s < 2
 
 
 def test_a_host_is_not_gone_because_to_connect_takes_long(
