@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from autobyte.congestion.algos import make_control
+from autobyte.congestion.algos.learned import Mocc
+from autobyte.congestion.link import PacketLink
 from autobyte.congestion.model import ActorCritic
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.paths import Bottleneck, Interval, RateProfile, Route
+from autobyte.congestion.policy import RatePolicy
 from autobyte.congestion.ranges import MBIT
 from autobyte.congestion.senses import LEAST_PER_S, MOST_PER_S, PACKETS, look, next_pace
 from autobyte.congestion.service import Service
@@ -22,6 +25,12 @@ from autobyte.errors import InputError
 
 WISH = Objective(0.8, 0.1, 0.1)
 FIRST = Interval(0.0, 0.05, 5, 5, 0, 0.02, 0.0, 0.02)
+
+
+def eager() -> RatePolicy:
+    """A policy that raises the rate whatever it sees."""
+    arrays = {name: np.zeros_like(values) for name, values in ActorCritic().policy().arrays.items()}
+    return RatePolicy(arrays | {"actor.out.bias": np.full(1, 8.0, dtype=np.float32)})
 
 
 def after(interval: Interval, **changes: float) -> Interval:
@@ -103,6 +112,25 @@ def test_the_start_has_a_bound() -> None:
         service.report(flow, interval)
         interval = after(interval)
     assert service.rate(flow) == MOST_PER_S
+
+
+def test_two_flows_that_tolerate_loss_do_not_raise_their_rates_without_end() -> None:
+    """One gave way, and the other came to a million packets a second: no simulation of it ended."""
+    flows = [(Route(0.05), Mocc(Service(eager()), WISH)), (Route(0.05, start_s=1.6), Mocc(Service(eager()), WISH))]
+    traffic = PacketLink(Bottleneck(RateProfile.steady(833.0), 100), flows)
+    for second in range(1, 13):
+        traffic.run(float(second))
+        assert sum(flow.number for flow in traffic.flows) < 2 * 3 * 2 * 833 * second
+
+
+@pytest.mark.parametrize(("acked", "rises"), [(34, True), (33, False)])
+def test_a_rate_does_not_rise_while_less_than_a_third_arrives(acked: int, rises: bool) -> None:
+    service = Service(eager())
+    flow = service.register(WISH)
+    service.report(flow, replace(FIRST, round_trip_s=0.03))  # a queue: the start is over
+    before = service.rate(flow)
+    service.report(flow, after(FIRST, sent=100, acked=acked))
+    assert service.rate(flow) == pytest.approx(1.2 * before if rises else before)
 
 
 @pytest.mark.parametrize(("sent", "lost", "doubles"), [(5, 1, True), (5, 2, True), (30, 3, False), (300, 3, True)])
