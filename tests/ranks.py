@@ -29,6 +29,8 @@ from typing import Any
 from unittest import mock
 
 _context = multiprocessing.get_context("forkserver")
+#: Names the engine that `auto` stands for on all ranks, as it stands for `nccl` where there are GPUs
+ENGINE = "AUTOBYTE_ENGINE"
 #: What most ranks need; DDP needs dynamo, and a fit of costs SciPy
 PRELOADED = ("torch._dynamo", "autobyte.torch", "scipy.optimize", "pytest", "hypothesis")
 
@@ -64,7 +66,8 @@ class Ranks:
         self._folder = Path(tempfile.mkdtemp(prefix="ranks"))
         self._clean = weakref.finalize(self, shutil.rmtree, self._folder, True)
         where = str(Path(function.__code__.co_filename)), function.__qualname__
-        variables = {**(environ or {}), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        engine = {ENGINE: os.environ[ENGINE]} if ENGINE in os.environ else {}
+        variables = {**engine, **(environ or {}), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         pipes = [_context.Pipe() for _ in range(size)]
         self._answers = [ours for ours, _ in pipes]
         self.processes = []
@@ -184,7 +187,7 @@ def _run(
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    from autobyte.torch.exchange import diagnostics  # noqa: PLC0415
+    from autobyte.torch.exchange import diagnostics, engines, training  # noqa: PLC0415
 
     stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stderr, 2)
@@ -194,6 +197,8 @@ def _run(
     os.environ.update(settings)
     torch.set_num_threads(1)
     diagnostics.job_folder = lambda: Path(log).parent  # goes with the ranks
+    if engine := settings.get(ENGINE):
+        training.resolve = lambda asked, *rest: engine if asked == "auto" else engines.resolve(asked, *rest)
     try:
         if init:
             dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))

@@ -582,7 +582,10 @@ class On:
             loss = closure()
             self.synchronize()
             progress.take()
-            return loss if progress.joining else self._mean(loss)
+            if progress.joining:
+                return loss
+            self.training.exchange.check_taken()  # a rank that raised waits for no mean
+            return self._mean(loss)
 
         return evaluate
 

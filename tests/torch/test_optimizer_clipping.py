@@ -98,7 +98,7 @@ def _served(rank: int) -> None:
         close_to(story(with_ab, rank, limit, kind, **served), theirs)
 
 
-@pytest.mark.parametrize("engine", ENGINES[:2])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_averages_travel_beside_the_next_forward_pass(engine: str) -> None:
     on_ranks(_cross, 2, engine)
 
@@ -137,7 +137,7 @@ def _values(rank: int, engine: str) -> None:
     close_to((told(with_ab, engine=engine), []), (told(with_ddp), []))
 
 
-@pytest.mark.parametrize("engine", ENGINES[:2])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_ways_of_training_that_clip_are_as_with_ddp(engine: str) -> None:
     on_ranks(_ways, 2, engine)
 
@@ -186,7 +186,7 @@ def _ways(rank: int, engine: str) -> None:
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-3)
 
 
-@pytest.mark.parametrize("engine", ENGINES[:2])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_norms_that_are_not_finite_are_as_with_torch(engine: str) -> None:
     on_ranks(_not_finite, 2, engine)
 

@@ -201,7 +201,7 @@ def _crossing(rank: int) -> None:
         if way.compiled == "blocks":
             continue
         model, optimizer = with_ab(module := way.make(), way.optimizer(module))
-        for step in range(4):  # state that was there before is compared after the second
+        for step in range(5):  # state that was there before is compared after the second, or a step later
             optimizer.zero_grad()
             model(rows(rank, step, 5, 12).to(way.dtype)).float().square().mean().backward()
             optimizer.step()

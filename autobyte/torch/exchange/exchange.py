@@ -240,6 +240,14 @@ class Exchange:
         """
         return self._tallies.clipped_by_all()
 
+    def check_taken(self) -> None:
+        """Look whether all ranks take the closed step. Waits for all to close it.
+
+        Raises:
+            CommunicationError: some do, and others do not.
+        """
+        self._tallies.check(wait=True)
+
     def check_last(self) -> None:
         """Look at how ranks clipped the latest steps, as far as it is known. Nobody waits.
 

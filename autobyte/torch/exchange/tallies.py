@@ -48,24 +48,26 @@ class Tallies:
         """Counts of the latest step; None if there are none. Waits for all ranks to close it."""
         return None if self._latest is None else self._counts(self._latest[0])
 
-    def check(self) -> None:
-        """Look at the oldest step that may have been left out by some.
+    def check(self, *, wait: bool = False) -> None:
+        """Look at steps that may have been left out by some, but for those whose counts may still be out.
+
+        Args:
+            wait: whether to look at those, too, and wait for all ranks to close them.
 
         Raises:
-            CommunicationError: some ranks took it, or clipped it, and others did not, or not alike.
+            CommunicationError: some ranks took a step, or clipped it, and others did not, or not alike.
         """
-        if len(self._untaken) < self._out:
-            return
-        tally, flags = self._untaken.popleft()
-        counts = self._counts(tally)
-        self._check_clipping(counts, flags, self._steps - 1 - len(self._untaken))
-        skipped = counts.left_out
-        if 0 < skipped < self._control.size - counts.joined:
-            raise self._control.failure(
-                f"{skipped} of {self._control.size} ranks left out a step that others took "
-                "(an exception that was caught, or zero_grad() before step()); their parameters differ now",
-                step=self._steps,
-            )
+        while self._untaken and (wait or len(self._untaken) >= self._out):
+            tally, flags = self._untaken.popleft()
+            counts = self._counts(tally)
+            self._check_clipping(counts, flags, self._steps - 1 - len(self._untaken))
+            skipped = counts.left_out
+            if 0 < skipped < self._control.size - counts.joined:
+                raise self._control.failure(
+                    f"{skipped} of {self._control.size} ranks left out a step that others took "
+                    "(an exception that was caught, or zero_grad() before step()); their parameters differ now",
+                    step=self._steps,
+                )
 
     def check_last(self) -> None:
         """Look at how ranks clipped the latest steps, as far as counts are there: a later step may never come.
