@@ -99,8 +99,14 @@ class KVStore(mx.kv.KVStoreBase):
         return False
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Send rank 0's parameter to all. Collective; `Trainer` calls it once for each."""
-        travelling = torch.from_numpy(_single(value, key).asnumpy())
+        """Send rank 0's parameter to all. Collective; `Trainer` calls it once for each.
+
+        Raises:
+            CommunicationError: ranks differ in it, or do not hear each other.
+        """
+        own = _single(value, key)
+        self._agree(f"parameter {key} {own.shape} {np.dtype(own.dtype)}")
+        travelling = torch.from_numpy(own.asnumpy())
         self._control.broadcast(travelling)
         for each in out if isinstance(out, list) else [out]:
             each[:] = mx.nd.array(travelling.numpy(), dtype=each.dtype)
@@ -170,8 +176,13 @@ class KVStore(mx.kv.KVStoreBase):
         if self._error is not None:
             raise self._error
 
+    def _agree(self, value: str) -> None:
+        """Make sure that all ranks are about to do the same; one that is not would leave the others waiting."""
+        self._control.agree("a model", value)
+
     def _first(self, key: Any, gradient: mx.nd.NDArray) -> None:
         """Average a gradient of the first step, at once."""
+        self._agree(f"a gradient of parameter {key} {gradient.shape} {np.dtype(gradient.dtype)}")
         values = torch.from_numpy(gradient.asnumpy())
         gradient[:] = mx.nd.array(self._control.gather(values).mean(dim=0).numpy(), dtype=gradient.dtype)
         name = f"parameter {key}"
@@ -191,6 +202,7 @@ class KVStore(mx.kv.KVStoreBase):
     def _begin(self) -> None:
         """Connect, when the second step has shown in which order gradients are computed. Collective."""
         try:
+            self._agree("no more gradients")
             for each in chain.from_iterable(self._second.values()):
                 each.wait_to_read()  # MXNet raises here what went wrong in the backward pass
             forward = self._control.share([self._places[key] for key in reversed(self._computed)])

@@ -180,20 +180,75 @@ def _noted(places: list[int], wait: Any, place: int, *, copy: bool) -> Any:
     return wait(place, copy=copy)
 
 
-def test_a_rank_that_is_killed_is_named() -> None:
-    """The loop of the one that is left goes on to its next call, which raises."""
-    ranks = Ranks(_killed, 2, timeout_s=60)
-    outcome = said(ranks._outcome(0))
-    ranks.kill()
-    assert re.match(r"CommunicationError: rank 0, step \d+: ", outcome), outcome
+@pytest.mark.parametrize(
+    ("kind", "own", "theirs"),
+    [
+        ("other shape", "parameter 0 (16, 8) float32", "parameter 0 (32, 8) float32"),
+        ("more", "parameter 2 (2, 32) float32", "a gradient of parameter 0 (32, 8) float32"),
+        ("fewer gradients", "no more gradients", "a gradient of parameter 1 (32,) float32"),
+    ],
+)
+def test_another_model_is_named(kind: str, own: str, theirs: str) -> None:
+    """Rank 1's: all ranks end in their first step."""
+    first, second = Ranks(_another, 2, kind, timeout_s=60).outcomes()
+    unlike = "CommunicationError: ranks [1] have a model unlike rank 0's; rank "
+    assert said(first) == f"{unlike}0 has {theirs}"
+    assert said(second) == f"{unlike}1 has {own} where rank 0 has {theirs}"
 
 
-def _killed(rank: int) -> None:
+def _another(rank: int, kind: str) -> None:
+    ab, mx = with_names()
+    from mxnet import autograd, gluon  # noqa: PLC0415
+
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(16 if rank and kind == "other shape" else 32, in_units=8))
+    if rank and kind == "more":
+        net.add(gluon.nn.Dense(2, in_units=32))
+    net.initialize()
+    if rank and kind == "fewer gradients":
+        net[0].bias.grad_req = "null"
+    store = ab.KVStore(keep=None, timeout=timedelta(seconds=10), config=SMALL)
+    trainer = gluon.Trainer(list(net.collect_params().values()), "sgd", kvstore=store)
+    for _ in range(2):
+        with autograd.record():
+            loss = net(mx.nd.ones((3, 8))).sum()
+        loss.backward()
+        trainer.step(3)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    """By `Trainer`, in one line."""
+    (outcome,) = Ranks(_sparse, 1).outcomes()
+    assert re.search("Cannot use .* with sparse gradients$", said(outcome)), outcome
+
+
+def _sparse(rank: int) -> None:
     ab, _ = with_names()
+    from mxnet import gluon  # noqa: PLC0415
+
+    net = gluon.nn.Embedding(20, 4, sparse_grad=True)
+    net.initialize()
+    gluon.Trainer(net.collect_params(), "sgd", kvstore=ab.KVStore(keep=None)).step(1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped_is_named(number: signal.Signals) -> None:
+    """The loop of the one that is left goes on to its next call, which raises."""
+    ranks = Ranks(_goes, 2, number, timeout_s=60)
+    try:
+        outcome = said(ranks._outcome(0))
+    finally:
+        ranks.kill()
+    assert re.match(r"CommunicationError: rank 0, step \d+: .*no word from rank 1", outcome), outcome
+
+
+def _goes(rank: int, number: signal.Signals) -> None:
+    ab, _ = with_names()
+    dist.barrier()  # until all have imported MXNet, which may take longer than the timeout
     store = ab.KVStore(keep=None, timeout=timedelta(seconds=3), config=SMALL)
     _train(rank, store, "sgd", 4)
     if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
     _train_on(rank, store)
 
 

@@ -1,11 +1,13 @@
 """Checks of Keras on TensorFlow; each runs on two ranks, in a process that `keras_ranks` starts."""
 
 import io
+import logging
 import os
 import signal
 import sys
 import time
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
 from functools import cache
 from itertools import pairwise
@@ -16,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import torch
+import torch.distributed as dist
 from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of, noting
 from keras_ranks import load
 
@@ -42,6 +45,23 @@ def all_reduce(_model: Any, _variables: Any, gradients: list[Any]) -> list[Any]:
     return list(means)
 
 
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """What AutoByte says in its log meanwhile."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("autobyte")
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
 def sgd(**more: Any) -> Any:
     return keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=1.0, **more)
 
@@ -61,9 +81,9 @@ def reference(kind: str) -> Any:
     return flat(model)
 
 
-def parity(kind: str, **arguments: Any) -> dict[str, Any]:
+def parity(kind: str, *, run_eagerly: bool = False, **arguments: Any) -> dict[str, Any]:
     """Ranks begin with different weights, of which rank 0's count."""
-    model = compiled(make_model(ab.rank()), {"sgd": sgd, "adamw": adamw}[kind]())
+    model = compiled(make_model(ab.rank()), {"sgd": sgd, "adamw": adamw}[kind](), run_eagerly=run_eagerly)
     wrapped = ab.distribute(model, keep=None, **arguments)
     fit(model, ab.rank(), [warmup()])
     found = alike(flat(model), reference(kind))
@@ -82,6 +102,17 @@ def sgd_ps_cross(rank: int) -> Any:
 
 def adamw_allreduce_cross(rank: int) -> Any:
     return parity("adamw", engine="allreduce", cross_step=True)
+
+
+def adamw_ps(rank: int) -> Any:
+    return parity("adamw", engine="ps")
+
+
+def run_eagerly(rank: int) -> Any:
+    """Updates cannot wait here, and the log says so."""
+    with logged() as lines:
+        found = parity("sgd", run_eagerly=True, cross_step=True)
+    return found | {"log": lines}
 
 
 def everything_at_once(rank: int) -> Any:
@@ -188,11 +219,20 @@ def flushed(rank: int) -> Any:
     model = compiled(make_model(0), sgd())
     file = Path.cwd() / "kept.toml"
     wrapped = ab.distribute(model, cross_step=True, tuner="random", budget=1, keep=file, on_window=windows.append)
-    history = fit(model, rank, [ab.MetricAverage(), Epochs()])
+    epochs = Path.cwd() / f"epochs{rank}.weights.h5"
+    checkpoints = keras.callbacks.ModelCheckpoint(epochs, save_weights_only=True)
+    history = fit(model, rank, [ab.MetricAverage(), Epochs(), checkpoints])
+    restored = make_model(0)
+    restored.load_weights(epochs)
     x, y = data(rank)
     model.train_on_batch(x[:8], y[:8])
     model.train_on_batch(x[8:16], y[8:16])
     path, loaded = Path.cwd() / "model.keras", []
+    if rank == 1:
+        taken = [int(model.optimizer.iterations)]
+        first = model.predict(x, verbose=0)  # takes the last update
+        taken.append(int(model.optimizer.iterations))
+        loaded = [*taken, bool(np.array_equal(first, model.predict(x, verbose=0)))]
     if rank == 0:
         loss = model.evaluate(x, y, verbose=0)[0]
         model.save(path)
@@ -206,6 +246,7 @@ def flushed(rank: int) -> Any:
         "moved": bool(np.abs(seen[0][0] - seen[1][0]).max() > 0),
         "loaded": loaded,
         "losses": [float(loss) for loss in history.history["loss"]],
+        "restored": bool(np.array_equal(flat(restored), seen[-1][0])),
         "put back": sorted(set(vars(model)) & {"fit", "train_step", "save"}),
         "windows": len(windows),
         "report": [report.tuner, report.model, report.workers],
@@ -380,6 +421,25 @@ def half_way(rank: int) -> Any:
             call()
         except Exception as error:
             said.append(f"{type(error).__name__}: {error}")
+    wrapped.close()
+    return said
+
+
+def stopped(rank: int) -> Any:
+    """A rank that stops in the middle of `fit`, until the other has said so and lets it go on."""
+    pids = [torch.tensor([0]) for _ in range(2)]
+    dist.all_gather(pids, torch.tensor([os.getpid()]))
+
+    class Stops(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if rank == 1 and batch == 4:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    model, (said, refused) = compiled(make_model(0), sgd()), noting()
+    wrapped = ab.distribute(model, keep=None, timeout=timedelta(seconds=5), diagnostics=None)
+    refused("fit", lambda: fit(model, rank, [Stops()]))
+    if rank == 0:
+        os.kill(int(pids[1]), signal.SIGCONT)
     wrapped.close()
     return said
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 CHECKS = Path(__file__).parent / "checks.py"
-PARITY = ("sgd_allreduce", "sgd_ps_cross", "adamw_allreduce_cross", "everything_at_once")
+PARITY = ("sgd_allreduce", "sgd_ps_cross", "adamw_allreduce_cross", "adamw_ps", "run_eagerly", "everything_at_once")
 OTHERS = (
     "mixed_precision",
     "eager_and_tape",
@@ -22,6 +22,7 @@ OTHERS = (
     "refusals",
     "wrong_in_graph",
     "half_way",
+    "stopped",
     "killed",
 )
 
@@ -55,14 +56,20 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
         assert found["overlap"]["last waits"] > 0, "and the last one afterwards"
         assert found["wrong_in_graph"]["fit"] == "RuntimeError: no average for 0 today"
         assert "RuntimeError: no average for 0 today" in found["wrong_in_graph"]["own"], found["wrong_in_graph"]
+    logged = "; ".join(second["run_eagerly"]["log"])  # rank 0's handler gives way to that of the check
+    assert "the gradient of 'embedding/embeddings' is sparse: all of its 200 elements travel" in logged
+    assert "run_eagerly=True runs operations one after the other" in logged
     assert first["flushed"]["losses"] == second["flushed"]["losses"], "MetricAverage"
     assert first["flushed"]["loaded"] == [True, True, "SGD", 22]
+    assert second["flushed"]["loaded"] == [21, 22, True], "predict() takes the update that is due"
     assert first["flushed"]["report"] == ["random", "small", 2]
     assert first["flushed"]["windows"] >= 1
     crossing = first["measured"]["crossing"]
     assert 0 <= crossing["exposed_s"] < crossing["step_s"] - 0.018, "a step stands still while no layer sleeps"
     check_example(first["example"])
     assert second["example"] == []
+    assert re.match(r"CommunicationError: rank 0, step \d+: .*no word from rank 1", first["stopped"]["fit"])
+    assert re.match(r"CommunicationError: rank 1, step \d+: ", second["stopped"]["fit"])
     assert first["killed"]["said"].startswith("CommunicationError: rank 0, step")
     assert "no word from rank 1" in first["killed"]["said"]
     assert first["killed"]["after_s"] < 40
@@ -71,6 +78,7 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
 def check_flushed(found: dict[str, Any]) -> None:
     assert found["iterations"] == [10, 20, 22]
     assert found["moved"]
+    assert found["restored"], "a checkpoint has the last update of its epoch"
     assert found["put back"] == []
 
 

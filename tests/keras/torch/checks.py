@@ -1,5 +1,6 @@
 """Checks of Keras on torch; each runs on two ranks, in a process that `keras_ranks` starts."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ def adamw_ps(rank: int) -> Any:
     return parity("adamw", rank, engine="ps", cross_step=True)
 
 
+def sgd_ps(rank: int) -> Any:
+    return parity("sgd", rank, engine="ps")
+
+
+def adamw_allreduce(rank: int) -> Any:
+    return parity("adamw", rank, engine="allreduce")
+
+
 def saved(rank: int) -> Any:
     """Files load without AutoByte, and `evaluate` sees the last update."""
     model = compiled(make_model(0), "adam")
@@ -63,6 +72,8 @@ def refusals(rank: int) -> Any:
     said, refused = noting()
     model = make_model(0)
     refused("tape", lambda: ab.DistributedGradientTape(None))
+    other = make_model(0) if rank else keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    refused("another model", lambda: ab.distribute(compiled(other, "sgd"), timeout=timedelta(seconds=20)))
     refused("jit", lambda: ab.distribute(compiled(model, "sgd", jit_compile=True)))
     wrapped = ab.distribute(compiled(model, "sgd"), keep=None)
     model.get_layer("frozen").trainable = True

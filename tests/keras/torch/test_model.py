@@ -8,10 +8,10 @@ CHECKS = Path(__file__).parent / "checks.py"
 
 
 def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> None:
-    names = ["sgd_allreduce", "adamw_ps", "saved", "refusals"]
+    names = ["sgd_allreduce", "sgd_ps", "adamw_allreduce", "adamw_ps", "saved", "refusals"]
     for found in keras_ranks.run_checks(CHECKS, names, tmp_path, backend="torch"):
         assert set(names) <= set(found), "".join((tmp_path / f"rank{rank}.log").read_text() for rank in range(2))
-        for name in names[:2]:
+        for name in names[:4]:
             assert "apart" in found[name], found[name]
             assert found[name]["apart"] <= 1e-6, f"{name}: {found[name]}"
             assert found[name]["ranks"], name
@@ -19,6 +19,7 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
         assert found["saved"] == [True, True]
         for what, words in (
             ("tape", "GradientTape is TensorFlow's"),
+            ("another model", "CommunicationError: ranks [1] have a model unlike rank 0's"),
             ("jit", "say jit_compile=False"),
             ("thawed", "compile the model and wrap it again"),
             ("compiled again", "compile() was called after distribute()"),
