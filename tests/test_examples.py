@@ -1,6 +1,7 @@
 """Every example does what it says."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from beds import needs_namespaces
 from clusters import WITH_MXNET
 from loops import IMPORTS
 from optuna.trial import TrialState
@@ -25,6 +27,7 @@ from autobyte.torch.profiling.source import load_factory
 from autobyte.tuners import TUNERS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+CARRIED = ["--autobyte", "--engine", "kvstore"]
 
 
 def test_a_tuner_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,19 +97,40 @@ def test_digits_are_learned_alike_with_ddp_and_autobyte() -> None:
     assert float(right["--autobyte"]) > 90
 
 
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ON_HOSTS = ("autobyte", "testbed", "run", "--hosts", "2", "--check", "off", "--", "python")
+
+
+def launched(launcher: tuple[str, ...], script: str, *words: str, **environ: str) -> str:
+    """What two ranks of an example print under torchrun, or on two hosts."""
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, EXAMPLES / script, *words],
+        check=True, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"} | environ,
+    )  # fmt: skip
+    return done.stdout
+
+
 @WITH_MXNET
+@needs_namespaces
 def test_digits_are_learned_alike_by_gluon_with_and_without_autobyte() -> None:
     right = []
-    for way in (["--plain"], ["--autobyte"], ["--autobyte", "--engine", "kvstore"]):
-        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        done = subprocess.run(
-            [*words, EXAMPLES / "train_mxnet.py", *way],
-            check=True, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        right += re.findall(r"^(?:plain|autobyte): ([\d.]+) % of 360 new digits right", done.stdout, re.MULTILINE)
+    for launcher, way in ((TORCHRUN, ["--plain"]), (ON_HOSTS, ["--autobyte"]), (TORCHRUN, CARRIED)):
+        said = launched(launcher, "train_mxnet.py", *way)
+        right += re.findall(r"(?:plain|autobyte): ([\d.]+) % of 360 new digits right", said)
     assert len(right) == 3
     assert len(set(right)) == 1, right
     assert float(right[0]) > 90
+
+
+@pytest.mark.parametrize(("backend", "launcher"), [("torch", TORCHRUN), ("tensorflow", ON_HOSTS)])
+@needs_namespaces
+def test_digits_are_learned_by_keras_on_two_ranks(backend: str, launcher: tuple[str, ...]) -> None:
+    """In the processes that users start; tests/keras have the rest."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    said = launched(launcher, "train_keras.py", "--autobyte", "--epochs", "3", KERAS_BACKEND=backend)
+    (right,) = re.findall(r"AutoByte, 2 ranks: ([\d.]+)% of the test images right", said)
+    assert float(right) > 75
 
 
 @pytest.mark.parametrize(

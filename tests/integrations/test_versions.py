@@ -44,8 +44,11 @@ def test_both_ends_of_what_is_supported_are_installed_somewhere() -> None:
         }
 
 
-def test_autobyte_imports_none_of_them() -> None:
-    script = f"import sys, autobyte.torch; print([name for name in {list(EXTRAS)} if name in sys.modules])"
+@pytest.mark.parametrize(("module", "more"), [("autobyte", ["torch"]), ("autobyte.torch", [])])
+def test_autobyte_imports_none_of_them(module: str, more: list[str]) -> None:
+    """Nor does `import autobyte` load a framework."""
+    names = [*EXTRAS, "keras", "tensorflow", "jax", "mxnet", "byteps", "horovod", *more]
+    script = f"import sys, {module}; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"
 
