@@ -5,6 +5,7 @@ import itertools
 import re
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from autobyte.config import Config
 from autobyte.scheduler.engines.carriers import Library
 from autobyte.torch.exchange import clusters
 
-STARTING_S = 60.0
+STARTING_S, TIMEOUT_S = 60.0, 12.0
 
 
 def wrapped(model: torch.nn.Module, **keywords: Any) -> ab.DistributedOptimizer:
@@ -97,22 +98,25 @@ def _parity(rank: int, engine: str) -> list[str]:
 
 
 @WITH_MXNET
-@pytest.mark.parametrize("role", ["server", "scheduler", "rank"])
+@pytest.mark.parametrize("role", ["server", "scheduler", "rank", "stopped"])
 def test_names_what_has_died(role: str, tmp_path: Path) -> None:
-    """Rank 1's server, the scheduler, or rank 1 itself is killed: the ranks that are left end at once, in words."""
+    """Rank 1's server, the scheduler, or rank 1 itself is killed: the ranks that are left end at once, in words.
+
+    They end after the timeout, if rank 1 stops.
+    """
     ranks = Ranks(_goes_on, 2, tmp_path, timeout_s=STARTING_S)
     until = time.monotonic() + STARTING_S
     while len(list(tmp_path.glob("*"))) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     children = [child for process in ranks.processes for child in psutil.Process(process.pid).children()]
-    if role == "rank":
-        ranks.signal(1, signal.SIGKILL)
+    if role in ("rank", "stopped"):
+        ranks.signal(1, signal.SIGKILL if role == "rank" else signal.SIGSTOP)
     else:
         of = ranks.processes[1 if role == "server" else 0].pid
         _child(of, role).kill()
     began_s = time.monotonic()
     outcome = said(ranks._outcome(0))
-    assert time.monotonic() < began_s + 15
+    assert time.monotonic() < began_s + 15 + (TIMEOUT_S if role == "stopped" else 0)
     ranks.kill()
     assert psutil.wait_procs(children, 10)[1] == []
     assert re.match(r"CommunicationError: rank 0, step \d+: ", outcome), outcome
@@ -120,13 +124,14 @@ def test_names_what_has_died(role: str, tmp_path: Path) -> None:
         "rank": "the (worker|server) of MXNet on rank 1 is gone|no word from rank 1",  # or what ranks tell each other
         "server": "the server of MXNet on rank 1 is gone",
         "scheduler": "the scheduler of MXNet on rank 0 is gone",
+        "stopped": "no word from rank 1",
     }
     assert re.search(gone[role], outcome), outcome
 
 
 def _goes_on(rank: int, folder: Path) -> None:
     model = make_model()
-    optimizer = wrapped(model)
+    optimizer = wrapped(model, timeout=timedelta(seconds=TIMEOUT_S))
     for step in itertools.count():
         train(model, optimizer, rank, range(step, step + 1))
         if step == 3:
