@@ -190,6 +190,11 @@ class Truth:
             ways += [best] * (len(at) * SLOT // WINDOW)
         return ways
 
+    def of_run(self) -> dict[Config, float]:
+        """Speeds of pairs that never change (samples/s)."""
+        samples = self._cell.job.samples * SLOT * len(self._slots)
+        return dict(zip(self._configs, (samples / self._took.sum(axis=1)).tolist(), strict=True))
+
     def of_all(self) -> Config:
         """The pair that is best if it never changes."""
         return self._configs[int(self._took.sum(axis=1).argmin())]

@@ -4,21 +4,23 @@
     python paper/fig05_convergence.py --testbed                   # 10 minutes, Linux and root
     python paper/fig05_convergence.py --start 2,2 --start 8,3
 
-Simulated. Writes data/fig05_convergence.csv (speeds), data/fig05_convergence.summary.csv (what each run came to, and
-predictions until it was within 3 % of the best) and figures/fig05_convergence.{pdf,png}; on shaped links the same, as
-fig05_convergence.testbed.
+Simulated. Writes data/fig05_convergence.csv (speeds, those of the optimum, too), data/fig05_convergence.summary.csv
+(what each run came to, and predictions until it was within 3 % of the best) and figures/fig05_convergence.{pdf,png};
+on shaped links the same, as fig05_convergence.testbed.
 """
 
 from itertools import pairwise, product
 
+import changing
 import jobs
 import runs
 import sheet
 import style
 
+from autobyte import models
 from autobyte.comparison.judge import TOLERANCE
 from autobyte.config import Space
-from autobyte.simulator.landscape import survey
+from autobyte.scenario import STEADY
 from autobyte.tuning import WINDOW
 
 NAME = "fig05_convergence"
@@ -28,7 +30,7 @@ WINDOWS = 10
 SEEDS = 5
 TUNERS = ("random", "bayesian", "descent", "twin", "metanet-published", "metanet")
 DRAWN = ("metanet-published", "twin", "metanet")
-METRIC = slice(10, 60)  # iterations
+RUN = ("block_cost", "architecture", "start", "tuner", "seed")
 
 parser = sheet.options(__doc__, testbed=True)
 parser.add_argument("--start", action="append", metavar="P,C", help="MB and multiple; replaces trial 0")
@@ -36,35 +38,49 @@ options = parser.parse_args()
 
 
 def trial(place):
-    """One run from one start: its speed every 5 iterations, and what it came to."""
+    """One run from one start: its speed every 5 iterations, and the pairs that were in force."""
     cost, architecture, start, tuner, seed = place
-    job = jobs.job(MODEL, GBIT, architecture, cost=cost)
-    first = jobs.pair(*(float(number) for number in start.split(",")))
-    decisions = runs.run(job, tuner, seed, budget=WINDOWS, space=Space(default=first))
-    in_force = [decision.measurement.config for decision in decisions] + [decisions[-1].config]
-    grid = grids[cost, architecture]
-    optimum = max(job.samples / grid.best_s, *(jobs.speed(job, config) for config in in_force))
-    regret = [1 - jobs.speed(job, config) / optimum for config in in_force]
-    cell = {"block_cost": cost, "architecture": architecture, "start": start, "tuner": tuner, "seed": seed}
-    rows = [
-        cell | {"iteration": iteration, "pair": jobs.label(config), "samples_per_s": speed}
-        for iteration, config, speed in runs.speeds([d.measurement for d in decisions], job.samples)
-    ]
-    late = [index for index, value in enumerate(regret) if value > TOLERANCE]
-    staying, best = (runs.still(job, config, seed, windows=WINDOWS) for config in (first, grid.best))
-    fifty = runs.still(job, first, seed, windows=WINDOWS, part=METRIC)
-    summary = cell | {
+    space = Space(default=pair_of(start))
+    decisions = runs.run(jobs.job(MODEL, GBIT, architecture, cost=cost), tuner, seed, budget=WINDOWS, space=space)
+    windows = [decision.measurement for decision in decisions]
+    return runs.speeds(windows, cell_of(place).job.samples), [*(w.config for w in windows), decisions[-1].config]
+
+
+def pair_of(start):
+    """The pair of a start."""
+    return jobs.pair(*(float(number) for number in start.split(",")))
+
+
+def cell_of(place):
+    """The world of a run, as figure 6 has it, but that it does not change."""
+    cost, architecture, *_, seed = place
+    return changing.Cell(STEADY, GBIT, WINDOWS, cost, 0, models.load(MODEL).batch_size, architecture, MODEL, seed)
+
+
+def judged(place):
+    """The best of a world, with its jitter, of the grid and of all pairs that a run had in force there."""
+    there = {run: of_run for run, of_run in trials.items() if (*run[:2], run[-1]) == place}
+    pairs = [config for _, in_force in there.values() for config in in_force]
+    truth = changing.Truth(cell_of(place), [*map(pair_of, starts), *pairs], Space().grid())
+    seen = zip(truth.of_slots(), *(of_run for of_run, _ in there.values()), strict=True)
+    slots = [max(rows, key=lambda row: row[2]) for rows in seen]
+    speeds = truth.of_run()
+    return slots, [summary(run, in_force, speeds, max(speeds.values())) for run, (_, in_force) in there.items()]
+
+
+def summary(place, in_force, speeds, best):
+    """What a run came to; speeds are those of its world, where a pair never changes."""
+    late = [index for index, config in enumerate(in_force) if speeds[config] < (1 - TOLERANCE) * best]
+    first = in_force[0]
+    return dict(zip(RUN, place, strict=True)) | {
         "predictions": late[-1] + 1 if late else 0,  # until it stays within 3 %; one more than all: never
-        "start_samples_per_s": jobs.speed(job, first),
-        "end_samples_per_s": jobs.speed(job, in_force[-1]),
-        "best_samples_per_s": optimum,
+        "start_samples_per_s": speeds[first],
+        "end_samples_per_s": speeds[in_force[-1]],
+        "best_samples_per_s": best,
         "end_pair": jobs.label(in_force[-1]),
-        "staying_with_noise": staying,
-        "staying_first_fifty": fifty,  # iterations 10 to 60, the paper's metric
-        "best_with_noise": best,
+        "staying_first_fifty": runs.still(cell_of(place).job, first, place[-1], windows=WINDOWS, part=runs.METRIC),
         "reconfigurations": sum(before != after for before, after in pairwise(in_force)),
     }
-    return rows, summary
 
 
 starts = options.start or STARTS
@@ -76,17 +92,20 @@ if options.testbed:
         shaped.convergence(NAME, MODEL, GBIT, starts, runs.installed(TUNERS[2:]), WINDOWS, options)
 elif not options.redraw:
     places = list(product(jobs.BLOCK_COSTS, jobs.ARCHITECTURES))[: 1 if options.quick else None]
-    grids = {place: survey(jobs.job(MODEL, GBIT, place[1], cost=place[0]), Space().grid()) for place in places}
-    cells = [
-        (*place, start, tuner, options.seed + seed)
-        for place in places
-        for start in starts
-        for tuner in runs.installed(TUNERS)
-        for seed in range(1 if options.quick else SEEDS)
-    ]
-    trials = runs.spread(trial, cells)
-    sheet.write((row for rows, _ in trials for row in rows), NAME, options.out)
-    sheet.write((row for _, row in trials), f"{NAME}.summary", options.out)
+    seeds = [options.seed + seed for seed in range(1 if options.quick else SEEDS)]
+    cells = [(*place, *each) for place in places for each in product(starts, runs.installed(TUNERS), seeds)]
+    trials = dict(zip(cells, runs.spread(trial, cells), strict=True))
+    worlds = [(*place, seed) for place in places for seed in seeds]
+    truths = runs.spread(judged, worlds)
+    speeds = {cell: of_run for cell, (of_run, _) in trials.items()}
+    speeds |= {(*world[:2], "", "oracle", world[2]): slots for world, (slots, _) in zip(worlds, truths, strict=True)}
+    rows = (
+        dict(zip(RUN, cell, strict=True)) | {"iteration": at, "pair": jobs.label(config), "samples_per_s": speed}
+        for cell, of_run in speeds.items()
+        for at, config, speed in of_run
+    )
+    sheet.write(rows, NAME, options.out)
+    sheet.write((row for _, summaries in truths for row in summaries), f"{NAME}.summary", options.out)
 
 rows, ends = sheet.read(NAME, options.out), sheet.read(f"{NAME}.summary", options.out)
 keys = [key for key in ("block_cost", "architecture") if key in rows]  # on links a block costs what it costs there
@@ -97,9 +116,15 @@ figure, axes = style.new(0.4 + 1.25 * len(names), width=style.PAGE, **size)
 for panel, (place, tuner) in zip(axes.flat, product(names, drawn), strict=True):
     labels = {}
     speeds, finals = (sheet.where(table, tuner=tuner, **place) for table in (rows, ends))
-    best = sheet.where(finals, seed=options.seed)["best_with_noise"].iloc[0]
-    panel.axhline(best, color=style.INK, linewidth=0.8)
-    labels["fastest window" if options.testbed else "optimum"] = (WINDOWS * WINDOW, best, style.INK)
+    best = sheet.where(rows, tuner="oracle", seed=options.seed, **place)
+    if best.empty:  # on links
+        fastest = finals["best_samples_per_s"].iloc[0]
+        panel.axhline(fastest, color=style.INK, linewidth=0.8)
+        labels["fastest window"] = (WINDOWS * WINDOW, fastest, style.INK)
+    else:
+        edges = [*best["iteration"], WINDOWS * WINDOW]
+        panel.stairs(best["samples_per_s"], edges, baseline=None, linewidth=0.8, **style.look("bound"))
+        labels["optimum"] = (WINDOWS * WINDOW, best["samples_per_s"].iloc[-1], style.INK)
     panel.margins(y=0.15)
     for at, (start, tint) in enumerate(
         zip(speeds["start"].unique(), (style.RED, style.BLUE, style.TEAL), strict=False)
@@ -111,7 +136,7 @@ for panel, (place, tuner) in zip(axes.flat, product(names, drawn), strict=True):
         panel.stairs(
             run["samples_per_s"], edges, baseline=None, color=tint, linewidth=1.0 + 0.6 * at, zorder=3 - 0.1 * at
         )
-        still = sheet.where(finals, start=start, seed=options.seed)["staying_with_noise"].iloc[0]
+        still = sheet.where(finals, start=start, seed=options.seed)["start_samples_per_s"].iloc[0]
         panel.axhline(still, color=tint, linewidth=0.8, linestyle=(0, (1, 1)))
         labels[f"from ⟨{start}⟩"] = (WINDOWS * WINDOW, run["samples_per_s"].iloc[-1], tint)
         labels[f"staying at ⟨{start}⟩"] = (WINDOWS * WINDOW, still, tint)

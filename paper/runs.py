@@ -27,6 +27,7 @@ BUDGET = 16
 EFFECTS = Effects(jitter=0.087)
 
 
+METRIC = slice(10, 60)  # iterations of the paper's metric (sec. IV-A): 50 after 10 of warm-up, searching included
 PATIENCE_S = 3600.0  # what a decision waits for its tuner: on a machine that stands still meanwhile, too
 
 #: Tuners in a space of their own. The released ByteScheduler's assigns the partition to a field that nobody reads, so

@@ -229,8 +229,7 @@ def _summarise(name: str, count: int, options: Namespace) -> None:
             {"architecture": architecture, "start": start, "tuner": tuner, "seed": seed}
             | {"predictions": int(late[-1]) + 1 if late.size else 0, "start_samples_per_s": still}
             | {"end_samples_per_s": of_run.iloc[-1], "best_samples_per_s": best[architecture]}
-            | {"end_pair": pairs[-1], "staying_with_noise": still, "best_with_noise": best[architecture]}
-            | {"reconfigurations": sum(a != b for a, b in pairwise(pairs))}
+            | {"end_pair": pairs[-1], "reconfigurations": sum(a != b for a, b in pairwise(pairs))}
         )
     sheet.write(summaries, f"{name}.summary", options.out, what="emulated")
 

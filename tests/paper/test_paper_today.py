@@ -40,19 +40,33 @@ def committed(name: str, **where: Any) -> pd.DataFrame:
 
 
 def test_figure_5(scripts: Path) -> None:
-    figure, landscape, config = (
-        load("fig05_convergence"),
-        load("autobyte.simulator.landscape"),
-        load("autobyte.config"),
-    )
-    job = figure.jobs.job(figure.MODEL, figure.GBIT, "ps", cost="nccl")
-    figure.grids = {("nccl", "ps"): landscape.survey(job, config.Space().grid())}
-    rows, summary = figure.trial(("nccl", "ps", "2,2", "metanet", 0))
-    place = {"block_cost": "nccl", "architecture": "ps", "start": "2,2", "tuner": "metanet", "seed": 0}
-    before = committed(figure.NAME, **place)
-    assert [row["pair"] for row in rows] == before["pair"].tolist()
-    assert [row["samples_per_s"] for row in rows] == pytest.approx(before["samples_per_s"].tolist(), rel=DIGITS)
-    assert summary["predictions"] == committed(f"{figure.NAME}.summary", **place)["predictions"].item()
+    figure = load("fig05_convergence")
+    run = ("nccl", "ps", "2,2", "metanet", 0)
+    place = dict(zip(figure.RUN, run, strict=True))
+    (speeds, in_force), before = figure.trial(run), committed(figure.NAME, **place)
+    assert [figure.jobs.label(config) for _, config, _ in speeds] == before["pair"].tolist()
+    assert [speed for *_, speed in speeds] == pytest.approx(before["samples_per_s"].tolist(), rel=DIGITS)
+    truth = figure.changing.Truth(figure.cell_of(run), in_force, [])
+    ends = committed(f"{figure.NAME}.summary", **place)
+    again = figure.summary(run, in_force, truth.of_run(), ends["best_samples_per_s"].item())
+    for key in ("predictions", "reconfigurations", "start_samples_per_s", "end_samples_per_s", "staying_first_fifty"):
+        assert again[key] == pytest.approx(ends[key].item(), rel=DIGITS), key
+
+
+def test_nothing_in_figure_5_is_faster_than_the_optimum(scripts: Path) -> None:
+    figure, world = load("fig05_convergence"), {"block_cost": "nccl", "architecture": "ps", "seed": 0}
+    rows = committed(figure.NAME, **world)
+    optimum = rows[rows["tuner"] == "oracle"].set_index("iteration")["samples_per_s"]
+    assert (rows["samples_per_s"] <= rows["iteration"].map(optimum)).all()
+    ends = committed(f"{figure.NAME}.summary", **world)
+    assert ends["best_samples_per_s"].nunique() == 1
+    assert (ends[["start_samples_per_s", "end_samples_per_s"]].max(axis=1) <= ends["best_samples_per_s"]).all()
+    cell = figure.cell_of(("nccl", "ps", "", "", 0))
+    for pair in figure.Space().grid()[
+        8 * 16 :: 11
+    ]:  # from partitions of 1 MiB on: smaller ones take seconds to simulate
+        speeds = cell.job.samples * figure.changing.SLOT / figure.changing.seconds_of_slots(cell, pair)
+        assert (speeds <= 1.005 * optimum.to_numpy()).all(), pair
 
 
 @pytest.mark.parametrize(
