@@ -1,6 +1,6 @@
 """Figure 5: from two bad starts to the best pair, ResNet50, a prediction every 10 iterations, or 5.
 
-    python paper/fig05_convergence.py                             # 30 seconds
+    python paper/fig05_convergence.py                             # 1 minute
     python paper/fig05_convergence.py --testbed                   # 10 minutes, Linux and root
     python paper/fig05_convergence.py --start 2,2 --start 8,3
 
