@@ -7,6 +7,7 @@
 About 20 s each on two CPU cores. It needs: pip install 'autobyte[lightning,trainer]'
 """
 
+import gc
 import os
 import time
 from argparse import Namespace
@@ -88,6 +89,7 @@ def main() -> None:
     ranks, began = int(os.environ["WORLD_SIZE"]), time.perf_counter()
     model = train(texts, options, ranks)
     spent_s = time.perf_counter() - began
+    gc.collect()  # DDP must not be the last to hold the default group: PyTorch may hang when it lets go of it
     if os.environ["RANK"] == "0":
         tell(model, held_out, autobyte=options.autobyte, ranks=ranks, spent_s=spent_s)
 

@@ -6,6 +6,7 @@
 About 20 s each on two CPU cores. It needs: pip install 'autobyte[trainer]'
 """
 
+import gc
 import tempfile
 import time
 
@@ -45,6 +46,8 @@ def main() -> None:
         spent_s = time.perf_counter() - began
     if trainer.is_world_process_zero():
         tell(model, held_out, autobyte=options.autobyte, ranks=arguments.world_size, spent_s=spent_s)
+    del trainer
+    gc.collect()  # DDP must not be the last to hold the default group: PyTorch may hang when it lets go of it
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ ranks need what takes seconds to import, another server imports that as well.
 
 import contextlib
 import faulthandler
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -193,6 +194,7 @@ def _run(
     os.dup2(stderr, 2)
     os.dup2(stderr, 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.freeze()  # what was there before: the collection at the end is of this rank's own
     faulthandler.dump_traceback_later(timeout_s * 0.9, file=sys.stderr)
     os.environ.update(settings)
     torch.set_num_threads(1)
@@ -214,6 +216,7 @@ def _run(
     finally:
         answer.close()
         if init and dist.is_initialized():
+            gc.collect()  # DDP must not be the last to hold the group: PyTorch may hang when it lets go of it
             dist.destroy_process_group()
 
 
