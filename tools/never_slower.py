@@ -1,13 +1,13 @@
-"""Is `auto`, once it has decided, ever slower than DDP at its best bucket? Emulated: compute by sleeping.
+"""Is `auto`, once it has decided, ever slower than DDP at its best bucket, and the default than DDP's? Emulated.
 
     python tools/never_slower.py                         # 3 launches of each cell of docs/data/bench and dilated
     python tools/never_slower.py --rates 2 --minutes 30  # begins no launch after 30 minutes; the next call goes on
     python tools/never_slower.py --table                 # only the table, from what is there
 
-Root and an idle machine; ranks have real-time priority. In a launch, turns of DDP and of `auto` follow on each other,
-so both see the same links. The first launch of a cell measures DDP's four bucket sizes and lets `auto` decide, which
-takes most of its time; those after it begin with what was found (`out/never`). docs/data/never has every step, and
-the table in docs/benchmarks.md is made from it.
+Root and an idle machine; ranks compute by sleeping, at real-time priority. In a launch, turns of DDP, of `auto`,
+of the default and of DDP's default bucket follow on each other, so all see the same links. The first launch of a cell
+measures DDP's four bucket sizes and lets `auto` decide, which takes most of its time; those after it begin with what
+was found (`out/never`). docs/data/never has every step, and the table in docs/benchmarks.md is made from it.
 """
 
 import argparse
@@ -29,6 +29,8 @@ NEVER, FOUND = DATA / "never", ROOT / "out" / "never"
 STEPS = 8  # measured in a turn
 DECISIONS = 30  # windows of ten steps that `auto` may take to decide, for the launch's time limit
 STAYS = ("config", "reduced", "decided_after", "bucket_mib", "buckets_s", "cpu_s", "ddp_cpu_s", "other_cores")
+STAYS += ("default_cpu_s", "ddp_default_cpu_s")
+SECONDS = ("steps_s", "ddp_s", "default_s", "ddp_default_s")
 
 Launch = dict[str, Any]
 
@@ -61,7 +63,7 @@ def launch(cell: Cell, before: Sequence[Launch], *, turns: int) -> Launch:
     Args:
         cell: what to measure.
         before: launches of it that were measured.
-        turns: of DDP, and as many of `auto`.
+        turns: of DDP, and as many of all others.
     """
     FOUND.mkdir(parents=True, exist_ok=True)
     found = FOUND / f"{name_of(cell)}.toml"
@@ -72,7 +74,7 @@ def launch(cell: Cell, before: Sequence[Launch], *, turns: int) -> Launch:
     run = entry("auto", "autobyte", "allreduce", None, **how, windows=DECISIONS)
     with progress(f"{name_of(cell)}, launch {len(before) + 1}") as shown, undisturbed():
         (row,) = measure(cell, [run], steps=STEPS, progress=shown)
-    rounded = {key: [round(seconds, 6) for seconds in row[key]] for key in ("steps_s", "ddp_s")}
+    rounded = {key: [round(seconds, 6) for seconds in row[key]] for key in SECONDS}
     return {key: row[key] for key in STAYS} | {"unsound_links": row["unsound_links"]} | rounded
 
 
@@ -106,7 +108,7 @@ def main() -> None:
     parser.add_argument("--rates", default="2,0.5,1", help="Gbit/s, in this order")
     parser.add_argument("--models", default="", help="separated by commas; default: all")
     parser.add_argument("--launches", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=4, help="of eight steps, of DDP and of auto in each launch")
+    parser.add_argument("--turns", type=int, default=4, help="of eight steps, of each of the four in a launch")
     parser.add_argument("--table", action="store_true", help="measure nothing, only write the table")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no launch begins")
     given = parser.parse_args()

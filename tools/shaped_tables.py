@@ -154,7 +154,7 @@ def auto() -> str:
 
 
 def never() -> str:
-    """`auto`, once it has decided, beside DDP at its best bucket in the same launches: medians, and their range."""
+    """`auto` beside DDP at its best bucket, the default beside DDP's default: medians of launches, and ranges."""
     outcomes = kept("never")
     if not outcomes:
         return "Not measured yet."
@@ -166,16 +166,26 @@ def never() -> str:
         gbit = f"{cell['rate'] * 8e-9 * cell['dilation']:g} Gbit/s{', dilated' if cell['dilation'] != 1 else ''}"
         latest = launches[-1]
         chosen = "DDP's buckets" if latest["reduced"] else _chosen("auto", latest["config"])
-        over = f"{median(ratios):.4f} ({min(ratios):.4f} … {max(ratios):.4f})"
+        over = _spread(ratios)
+        by_default = [
+            median(each["default_s"]) / median(each["ddp_default_s"]) for each in launches if "default_s" in each
+        ]
         best = f"{latest['bucket_mib']} MiB"
         body.append([NAMES[cell["model"]], gbit, best, _ms(median(ddp_s)), chosen, _ms(median(auto_s)), over])
-        body[-1].append(str(len(launches)))
+        body[-1] += [_spread(by_default) if by_default else "not measured", str(len(launches))]
         if median(ratios) > ENOUGH:
             within = ", the fastest launch is not" if min(ratios) <= ENOUGH else ""
             slower.append(f"{NAMES[cell['model']]} at {gbit}{within}")
-    heads = ["model", "link", "DDP's best bucket", "its step", "`auto` chose", "its step", "`auto` / DDP", "launches"]
+        if by_default and median(by_default) > ENOUGH:
+            slower.append(f"the default on {NAMES[cell['model']]} at {gbit}")
+    heads = ["model", "link", "DDP's best bucket", "its step", "`auto` chose", "its step", "`auto` / DDP"]
+    heads += ["default / DDP's default", "launches"]
     said = f"\nMore than {100 * (ENOUGH - 1):.1f} % slower than DDP at its best: {'; '.join(slower) or 'none'}."
     return markdown(heads, body) + said + _busy(outcomes)
+
+
+def _spread(ratios: list[float]) -> str:
+    return f"{median(ratios):.4f} ({min(ratios):.4f} … {max(ratios):.4f})"
 
 
 def _busy(outcomes: list[dict[str, Any]]) -> str:

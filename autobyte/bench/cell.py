@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -35,6 +36,7 @@ WARMUP = 6  # steps: the first is synchronous, three measure layers, two switch 
 AUDITIONS = 230  # steps until `auto` has measured its ten candidates, and three of them twice more
 AFTER_SWITCH = 3  # steps until a switch has taken effect
 UNUSED = 3  # models that are made first where two are compared: the first of a process takes some percent longer
+HANDED_OVER = 20  # steps after which the default has given gradients to PyTorch's reducer
 FAILED = 2  # what rank 0 tells in place of whether something is decided
 
 Step = Callable[[], None]
@@ -71,7 +73,8 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Measure one scheduler; a run of several configs gives a row for each, one with `watch` all of its steps.
 
-    One with `beside`, bucket sizes, is measured in turn with DDP at the best of them, so both see the same links.
+    One with `beside`, bucket sizes, is measured in turn with DDP at the best of them, so both see the same links; so
+    is the default, which tries nothing else in so few steps, with DDP's own default.
     """
     if run["scheduler"] in ("ddp", "none"):
         alone = _ddp(model, run, device, clip) if run["scheduler"] == "ddp" else _plain(model, device)
@@ -98,8 +101,12 @@ def measure(
         if run.get("watch"):
             yield run | _watched(step, optimizer, run["watch"], pace, settle=not run.get("tuner"))
         elif run.get("beside"):
-            ddps = {mib: _ddp(model, run | {"bucket_mib": mib}, device, clip) for mib in run["beside"]}
-            yield run | _in_turn(step, optimizer, ddps, turns=run["turns"], steps=steps)
+            sizes = dict.fromkeys([*run["beside"], DEFAULT_MIB])
+            ddps = {mib: _ddp(model, run | {"bucket_mib": mib}, device, clip) for mib in sizes}
+            with _default(model, device, clip) as (default, reduced):
+                plain = default, reduced, ddps[DEFAULT_MIB]
+                chosen = {mib: ddps[mib] for mib in run["beside"]}
+                yield run | _in_turn(step, optimizer, chosen, plain, turns=run["turns"], steps=steps)
         elif run.get("tuner"):
             yield run | _tuned(step, optimizer, run["windows"], steps)
         else:
@@ -205,14 +212,21 @@ def _watched(
 
 
 def _in_turn(
-    step: Step, optimizer: ab.DistributedOptimizer, ddps: Mapping[int, Step], *, turns: int, steps: int
+    step: Step,
+    optimizer: ab.DistributedOptimizer,
+    ddps: Mapping[int, Step],
+    plain: tuple[Step, Callable[[], bool], Step],
+    *,
+    turns: int,
+    steps: int,
 ) -> dict[str, Any]:
-    """Let `auto` decide, and measure it in turn with DDP at its best bucket: both see the same links.
+    """Let `auto` decide, and measure it in turn with DDP at its best bucket, and the default with DDP's.
 
     Args:
         step: of `auto`.
         ddps: steps of DDP, by size of buckets (MiB).
-        turns: of either; now the one is first, now the other.
+        plain: a step of the default, whether its gradients go by PyTorch's reducer, and a step of DDP's default.
+        turns: of each; now the one is first, now the other.
         steps: measured, of every turn.
     """
     buckets_s: dict[int, float] = {}
@@ -220,23 +234,52 @@ def _in_turn(
         buckets_s = {mib: median(timed(ddp, warmup=WARMUP, steps=steps)["steps_s"]) for mib, ddp in ddps.items()}
     best = min(ddps, key=lambda mib: buckets_s.get(mib, 0.0))
     decided_after = _decide(step, optimizer)
-    told: dict[str, list[dict[str, Any]]] = {"ddp": [], "auto": []}
+    default, reduced, ddps_default = plain
+    for _ in range(HANDED_OVER):
+        default()
+    if not reduced():
+        raise RuntimeError(f"gradients of the default do not go by PyTorch's reducer after {HANDED_OVER} steps")
+    arms = {"auto": step, "ddp": ddps[best], "default": default, "ddp_default": ddps_default}
+    told: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
     for turn in range(turns):
-        for who in ("ddp", "auto") if turn % 2 else ("auto", "ddp"):
-            told[who].append(timed(ddps[best] if who == "ddp" else step, warmup=AFTER_SWITCH, steps=steps))
+        for name in reversed(arms) if turn % 2 else arms:
+            told[name].append(timed(arms[name], warmup=AFTER_SWITCH, steps=steps))
     assert optimizer.training is not None
-    auto_s, ddp_s = ([seconds for turn in told[who] for seconds in turn["steps_s"]] for who in ("auto", "ddp"))
+    took = {name: [seconds for turn in turns for seconds in turn["steps_s"]] for name, turns in told.items()}
+    cpu_s = {name: median(turn["cpu_s"] for turn in turns) for name, turns in told.items()}
     return {
         "config": _config(optimizer),
         "reduced": optimizer.training.exchange.reduction is not None,
         "decided_after": decided_after,
         "bucket_mib": best,
         "buckets_s": buckets_s,
-        "steps_s": auto_s,
-        "ddp_s": ddp_s,
-        "cpu_s": median(turn["cpu_s"] for turn in told["auto"]),
-        "ddp_cpu_s": median(turn["cpu_s"] for turn in told["ddp"]),
+        "steps_s": took["auto"],
+        "ddp_s": took["ddp"],
+        "default_s": took["default"],
+        "ddp_default_s": took["ddp_default"],
+        "cpu_s": cpu_s["auto"],
+        "ddp_cpu_s": cpu_s["ddp"],
+        "default_cpu_s": cpu_s["default"],
+        "ddp_default_cpu_s": cpu_s["ddp_default"],
     }
+
+
+@contextmanager
+def _default(model: Model, device: torch.device, clip: float | None) -> Iterator[tuple[Step, Callable[[], bool]]]:
+    """A step of AutoByte by default, and whether its gradients go by PyTorch's reducer."""
+    emulated = ab.emulate(model, device=device)
+    emulated.autobyte_average = True  # as in `measure`
+    optimizer = ab.DistributedOptimizer(torch.optim.SGD(emulated.parameters(), lr=0.01), emulated)
+    clipping = None if clip is None else partial(optimizer.clip_grad_norm_, clip)
+
+    def reduced() -> bool:
+        assert optimizer.training is not None
+        return optimizer.training.exchange.reduction is not None
+
+    try:
+        yield _step(emulated, optimizer, device, clipping), reduced
+    finally:
+        optimizer.close()
 
 
 def _decide(step: Step, optimizer: ab.DistributedOptimizer) -> int:

@@ -30,7 +30,8 @@ def test_turns_of_auto_and_of_ddp_at_its_best(tmp_path: Path) -> None:
     assert not again["buckets_s"]
     assert again["bucket_mib"] == 25
     for row in (first, again):
-        assert len(row["steps_s"]) == len(row["ddp_s"]) == 6  # two turns of three steps
+        for key in ("steps_s", "ddp_s", "default_s", "ddp_default_s"):
+            assert len(row[key]) == 6  # two turns of three steps
         assert row["config"] == BUCKETS.to_json()  # again, it is what the first run has kept
 
 
@@ -109,11 +110,17 @@ def test_the_table_has_medians_of_launches_and_says_who_is_slower(tool: Any) -> 
     assert tool.never() == "Not measured yet."
     tool.keep(CELL, [launch_of(0.42), launch_of(0.4242), launch_of(0.4284, other_cores=0.31)])
     table = tool.never()
-    assert "| VGG16 | 2 Gbit/s | 25 MiB | 420 ms | DDP's buckets | 424 ms | 1.0100 (1.0000 … 1.0200) | 3 |" in table
+    assert "| VGG16 | 2 Gbit/s | 25 MiB | 420 ms | DDP's buckets | 424 ms | 1.0100 (1.0000 … 1.0200) |" in table
+    assert "| not measured | 3 |" in table
     assert "More than 0.5 % slower than DDP at its best: VGG16 at 2 Gbit/s, the fastest launch is not." in table
     assert "others used 0.3 cores, and 0 of 8 links" in table
     tool.keep(CELL, [launch_of(0.4, reduced=False, config=Config(MIB, MIB, knobs={"fusion": 1}).to_json())])
     table = tool.never()
-    assert "| bytescheduler ⟨1 MiB, 1x, fusion=1⟩ | 400 ms | 0.9524 (0.9524 … 0.9524) | 1 |" in table
+    by_default = "| not measured | 1 |"
+    assert f"| bytescheduler ⟨1 MiB, 1x, fusion=1⟩ | 400 ms | 0.9524 (0.9524 … 0.9524) {by_default}" in table
     assert "slower than DDP at its best: none." in table
+    tool.keep(CELL, [launch_of(0.4), launch_of(0.4, default_s=[0.5, 0.51], ddp_default_s=[0.5, 0.5])])
+    table = tool.never()
+    assert "0.9524 (0.9524 … 0.9524) | 1.0100 (1.0100 … 1.0100) | 2 |" in table
+    assert "slower than DDP at its best: the default on VGG16 at 2 Gbit/s." in table
     assert json.loads((tool.NEVER / "vgg16-2000Mbit.json").read_text())["cell"]["rate"] == 2.5e8
