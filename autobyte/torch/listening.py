@@ -48,19 +48,12 @@ class Listeners(Listener):
 
     def begins(self) -> bool:
         """Tell ranks whose inputs have ended, by torch's `Join`; whether there can be any."""
-        if self._updates is not None and self._updates.awaited is not None:
-            self._updates.awaited.begin()
         return Join.notify_join_context(self._joinable) is not None
 
     def backward(self) -> None:
         """Take updates that are still due from the step before."""
         if self._updates is not None:
             self._updates.settle()
-
-    def changed(self) -> None:
-        """Try nothing else: the loop changes averages before the step."""
-        if self._online is not None:
-            self._online.stay()
 
     def announces(self) -> bool:
         """Whether rank 0 has an answer, or a window may end."""

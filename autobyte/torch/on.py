@@ -26,8 +26,6 @@ from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.handover import Handover
 from autobyte.torch.listening import Listeners
-from autobyte.torch.model.aliases import held
-from autobyte.torch.model.awaited import Awaited
 from autobyte.torch.model.elementwise import can_cross_steps, is_elementwise
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.held import drop, zero
@@ -120,8 +118,6 @@ class On:
         self._untuned = ""  # why nothing is planned or tuned
         self._evaluating = False  # the last step had a closure
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone, undo=self._undo)
-        if self._search is not None and not self._search.asked:
-            self._updates.awaited = Awaited(self.training.exchange, self.synchronize, listeners.changed)
         self._clips = Clips(
             self.training,
             settle=self._updates.settle,
@@ -202,9 +198,7 @@ class On:
         exchange = self.training.exchange
         if not (self._cross and self._updates.ready) or exchange.at_once or exchange.reduction is not None:
             return False
-        if self._verification.active or not can_cross_steps(self._optimizer):
-            return False
-        return self._updates.awaited is None or self.training.config.policy != "ddp" or not self.training.reducible
+        return not self._verification.active and can_cross_steps(self._optimizer)
 
     def clip_grad_norm_(self, limit: float, kind: float, *, error_if_nonfinite: bool) -> torch.Tensor:
         """Clip by the norm of all averages, which need not be in place for that."""
@@ -285,8 +279,8 @@ class On:
         if self.training.progress.averaged:
             return
         exchange = self.training.exchange
-        self._updates.settle()
         if not self._clips.pending:
+            self._updates.settle()
             exchange.close(given_up=given_up, joined=joined)
             if joined and exchange.clipped_by_all() and exchange.halved:
                 exchange.norm(None)
@@ -536,9 +530,8 @@ class On:
                 later=lambda: self._verification.active,
             )
             self._online = Online(
-                self.training, layers, times, adviser, callback=self._callback, hand_over=self._handover.hand_over,
-                held=str if self._updates.awaited is None else partial(held, self.training.exchange.parameters),
-            )  # fmt: skip
+                self.training, layers, times, adviser, callback=self._callback, hand_over=self._handover.hand_over
+            )
             self._listeners.tune(self._online)
         else:
             self._marks.append(self._model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
@@ -592,9 +585,17 @@ class On:
             if progress.joining:
                 return loss
             self.training.exchange.check_taken()  # a rank that raised waits for no mean
-            return self.training.control.mean(loss)
+            return self._mean(loss)
 
         return evaluate
+
+    def _mean(self, loss: Any) -> Any:
+        """Average a loss over all ranks: an optimizer that decides by it must decide the same on all ranks."""
+        if not isinstance(loss, torch.Tensor | float):
+            return loss
+        rows = self.training.control.gather(torch.tensor([float(loss)], dtype=torch.float64, device="cpu"))
+        mean = float(rows.mean())
+        return mean if isinstance(loss, float) else torch.full_like(loss.detach(), mean)
 
 
 def _mark(times: LayerTimes, layer: int, *_: object) -> None:

@@ -186,8 +186,10 @@ class Exchange:
         had: Sequence[int] = self._send_rest() if self.reduction is None else self._reduce_rest(self.reduction)
         self._tallies.check()
         left_out = given_up or not (progress.taken or joined)
-        says, note = self._listener.announces(), None if given_up else self._listener.loaded()
-        flags = StepFlags(had, left_out=left_out, joined=joined, announces=says, loaded=note is not None, clips=clips)
+        announces, note = self._listener.announces(), None if given_up else self._listener.loaded()
+        flags = StepFlags(
+            had, left_out=left_out, joined=joined, announces=announces, loaded=note is not None, clips=clips
+        )
         self._tallies.add(flags, note)
         if self.reduction is None:
             self._mirrors.then(self._session.end)
@@ -224,11 +226,6 @@ class Exchange:
     def begun(self) -> bool:
         """Whether a gradient of a step that is not closed has become complete."""
         return self.progress.open or (self.reduction is not None and self.reduction.begun)
-
-    @property
-    def complete(self) -> bool:
-        """Whether this rank has all gradients of the step that is open."""
-        return len(self._complete) + len(self._in_buffers) == len(self._names)
 
     @property
     def halved(self) -> bool:
@@ -299,12 +296,14 @@ class Exchange:
     @property
     def learned(self) -> bool:
         """Whether any rank had a gradient in the last step; the same on all ranks. Waits for all to close it."""
-        return (counts := self._tallies.latest) is not None and counts.any_gradient
+        counts = self._tallies.latest
+        return counts is not None and counts.any_gradient
 
     @property
     def joined(self) -> bool:
         """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
-        return (counts := self._tallies.latest) is not None and counts.joined > 0
+        counts = self._tallies.latest
+        return counts is not None and counts.joined > 0
 
     def heard(self) -> Heard:
         """What ranks have said in steps before the last, not yet looked at. All ranks get the same, but for notes.
@@ -373,7 +372,8 @@ class Exchange:
         if self._mirrored:
             self._mirrors.bring(chosen)
         for name in chosen if self._missing else ():
-            if (zeros := self._missing.get(name)) is None:
+            zeros = self._missing.get(name)
+            if zeros is None:
                 continue
             counts = self._tallies.latest
             if counts is not None and counts.having(self._index[name]):

@@ -24,17 +24,12 @@ def _getters(*names: str) -> set[Any]:
     return {getattr(Tensor, name).__get__ for name in names}
 
 
-#: Replace a gradient, or drop it.
-REPLACES: frozenset[Any] = frozenset(
-    {vars(torch._C.TensorBase)["grad"].__set__, vars(torch._C.TensorBase)["grad"].__delete__}
-)
-
 #: Operations that look at a parameter without reading its values: no update is taken for them.
 LOOKS: frozenset[Any] = frozenset(
     _getters("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "grad_fn", "itemsize")
     | _getters("is_cpu", "is_cuda", "is_meta", "is_mps", "is_sparse", "is_nested", "is_quantized", "is_xla", "is_xpu")
     | _getters("_version", "nbytes", "output_nr", "retains_grad")
-    | REPLACES
+    | {vars(torch._C.TensorBase)["grad"].__set__, vars(torch._C.TensorBase)["grad"].__delete__}
     | {Tensor.size, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.storage_offset}
     | {Tensor.element_size, Tensor.is_contiguous, Tensor.is_floating_point, Tensor.is_complex, Tensor.__len__}
     | {Tensor.register_hook, Tensor.register_post_accumulate_grad_hook}

@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.internals import see_hooks, uncompiled, unrecorded
-from autobyte.torch.model.awaited import Awaited
 from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.held import HeldGradients
@@ -104,7 +103,6 @@ class Updates:
         self._hyper: list[dict[str, Any]] = []  # hyper-parameters of every group when `step()` was called
         self._trained: list[list[int]] = []  # ids of the parameters of every group, when layers were last divided
         self.timeline: TrainingTimeline | None = None  # is told of updates, while a trace is on
-        self.awaited: Awaited | None = None  # sees reads of gradients that travel, where nobody has asked for trials
         self._due = 0  # layers whose update is due
         self._next = 0  # the first layer that was not looked at, to copy it with others
         self._clipping = Clipping()
@@ -218,9 +216,7 @@ class Updates:
         return True
 
     def settle(self) -> None:
-        """Take every update that is due, front layers first; gradients are in use from now on."""
-        if self.awaited is not None:
-            self.awaited.restore()
+        """Take every update that is due, front layers first."""
         with self._taking:  # another thread may be in the midst of one
             if self._due:
                 for index, layer in enumerate(self._layers):

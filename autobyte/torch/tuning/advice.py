@@ -300,14 +300,16 @@ class Adviser:
             self._stale = True
             self.answer = None
 
-    def stay(self, why: str, instead: str) -> None:
-        """Keep DDP's buckets, and try nothing else: the loop does what no block that travels would bear."""
+    def stay(self) -> None:
+        """Try nothing else: the loop changes averages, which no block that travels would bear."""
         audition = None if self._search is None else self._search.audition
         if audition is not None and not audition.stays:
-            now = self._training.config
-            audition.stay(now if now.policy == "ddp" else audition.buckets)
+            audition.stay(self._training.config)
             self.forget()
-            log.info("%s, so DDP's buckets stay and nothing else is tried; %s", why, instead)
+            log.info(
+                "gradients are changed between backward() and step(), so DDP's buckets stay and nothing else is "
+                "tried; call this optimizer's clip_grad_norm_() instead, or synchronize() before the change"
+            )
 
     def plan(self, config: Config) -> Advice | None:
         """Make what all ranks need to switch to a config; None before the first window."""

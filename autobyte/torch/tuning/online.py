@@ -59,7 +59,6 @@ class Online:
         times: of these layers.
         adviser: thinks, on rank 0; None on others.
         callback: is told of every window on rank 0; None tells nobody.
-        held: names what a loop holds of parameters and gradients, if that keeps it from trials.
         hand_over: lets gradients go by the reducer, on all ranks at once, and says whether it can; None: not yet.
     """
 
@@ -71,10 +70,8 @@ class Online:
         adviser: Adviser | None,
         callback: Callback | None = None,
         hand_over: Callable[[], bool | None] = lambda: False,
-        held: Callable[[], str] = str,
     ) -> None:
         self._callback = callback
-        self._held = held
         self._hand_over = hand_over
         self._training = training
         self._layers = layers
@@ -104,9 +101,9 @@ class Online:
         self._last_s = now
         self._hear()
         reduction = self._training.exchange.reduction
-        if reduction is not None and reduction.changed:
+        if reduction is not None and reduction.changed and self.adviser is not None:
             reduction.changed = False
-            self.stay()
+            self.adviser.stay()
         sample = self._times.sample()
         if sample is not None:
             self._samples.append(sample)
@@ -132,14 +129,6 @@ class Online:
         else:
             self._follow(answer)
         self.restart()
-
-    def stay(self) -> None:
-        """Try nothing else: the loop changes averages between a pass and its step."""
-        if self.adviser is not None:
-            self.adviser.stay(
-                "gradients are changed between backward() and step()",
-                "call this optimizer's clip_grad_norm_() instead, or synchronize() before the change",
-            )
 
     def skip(self) -> None:
         """Let the time since the last step count to none."""
@@ -171,7 +160,7 @@ class Online:
     def _heed(self) -> None:
         """Do what rank 0 announced."""
         self._announced = False
-        answer = self._share(self._taken())
+        answer = self._share(self.adviser.take() if self.adviser is not None else None)
         if answer is None:
             if len(self._steps) > max(WARMUP, self._training.exchange.out):  # else it was about the window before
                 self._end_window()
@@ -182,22 +171,6 @@ class Online:
         before_s, self._last_s = self._last_s, time.perf_counter()  # the time of the switch counts to no step
         if self.adviser is not None:
             self.adviser.passed([], reduced=answer.reduced, switch_s=self._last_s - before_s)
-
-    def _taken(self) -> Advice | None:
-        """Rank 0's answer, unless gradients are to leave the reducer and the loop holds what is not seen then."""
-        answer = None if self.adviser is None else self.adviser.take()
-        if (
-            answer is None
-            or answer.reduced
-            or self._training.exchange.reduction is None
-            or not (name := self._held())
-        ):
-            return answer
-        assert self.adviser is not None, "it has answered"
-        self.adviser.stay(
-            f"something holds memory of '{name}' or its gradient", "policy='auto' tries it all the same"
-        )
-        return None
 
     def _tell_passed(self) -> None:
         """Tell rank 0 what the steps so far have taken."""
