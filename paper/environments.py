@@ -1,5 +1,6 @@
 """What figures 8 and 9 share: three models at five bandwidths on one architecture, every method on each."""
 
+import math
 from argparse import Namespace
 from itertools import product
 from pathlib import Path
@@ -34,46 +35,54 @@ def measure(architecture: str, options: Namespace) -> tuple[list[dict[str, Any]]
     Returns:
         rows of speeds, and rows of measured times.
     """
-    models, gbits, seeds = (MODELS[1:2], GBITS[3:4], 1) if options.quick else (MODELS, GBITS, SEEDS)
+    models, gbits, count = (MODELS[1:2], GBITS[3:4], 1) if options.quick else (MODELS, GBITS, SEEDS)
     costs = list(jobs.BLOCK_COSTS)[: 1 if options.quick else None]
     constants = {cost: jobs.constant(architecture, cost=cost, few=options.quick) for cost in costs}
     places = list(product(costs, models, gbits))
-    rows = [row for place in places for row in _references(*place, architecture, constants[place[0]])]
+    seeds = {cost: [options.seed + seed for seed in range(jobs.seeds(cost, count))] for cost in costs}
+    beside = runs.spread(_references, [(*p, architecture, constants[p[0]], seeds[p[0]]) for p in places])
+    rows = [row for of_place in beside for row in of_place]
     cells = [
-        (*place, architecture, tuner, options.seed + seed)
+        (*place, architecture, tuner, seed)
         for place in places
         for tuner in runs.installed(TUNERS)
-        for seed in range(jobs.seeds(place[0], seeds))
+        for seed in seeds[place[0]]
     ]
     trials = runs.spread(_trial, cells)
     return rows + [row for row, _ in trials], [row for _, row in trials]
 
 
-def _references(cost: str, model: str, gbit: float, architecture: str, constant: Config) -> list[dict[str, Any]]:
-    """What does not depend on a seed."""
+def _references(cell: tuple[str, str, float, str, Config, list[int]]) -> list[dict[str, Any]]:
+    """What does not search: steady speeds, and those of the paper's metric, medians over seeds."""
+    cost, model, gbit, architecture, constant, seeds = cell
     job = jobs.job(model, gbit, architecture, cost=cost)
     configs = {name: POLICIES[name]().space(job).default for name in ("fifo", "wfbp", "p3")}
     configs |= {"default": BYTESCHEDULER_DEFAULT, "constant": constant}
     configs |= {"oracle": survey(job, Space().grid()).best, "oracle-fused": survey(job, FUSED.grid()).best}
     place = {"block_cost": cost, "model": model, "gbit": gbit}
     rows = [
-        place | {"method": name, "seed": "", "pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
+        place
+        | {"method": name, "seed": "", "pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
+        | {"first_fifty": np.median([runs.still(job, config, seed, windows=6, part=runs.METRIC) for seed in seeds])}
         for name, config in configs.items()
     ]
     for name, seconds in (("ddp", reference_s(job)), ("bound", bound_s(job))):
-        rows.append(place | {"method": name, "seed": "", "pair": "", "samples_per_s": job.samples / seconds})
+        speed = {"samples_per_s": job.samples / seconds, "first_fifty": math.nan}
+        rows.append(place | {"method": name, "seed": "", "pair": ""} | speed)
     return rows
 
 
 def _trial(cell: tuple[str, str, float, str, str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One run of a tuner: the noise-free speed of what it leaves in force, and its own time."""
+    """One run of a tuner: the noise-free speed of what it leaves in force, the paper's metric, and its own time."""
     cost, model, gbit, architecture, tuner, seed = cell
     job = jobs.job(model, gbit, architecture, cost=cost)
     decisions = runs.run(job, tuner, seed)
     config = decisions[-1].config
     trial = {"block_cost": cost, "model": model, "gbit": gbit, "method": tuner, "seed": seed}
     cpu_ms = 1e3 * float(np.mean([decision.cpu_s for decision in decisions]))
+    steps_s = [seconds for decision in decisions for seconds in decision.measurement.step_s]
     row = trial | {"pair": jobs.label(config), "samples_per_s": jobs.speed(job, config)}
+    row |= {"first_fifty": job.samples / float(np.mean(steps_s[runs.METRIC]))}
     return row, trial | {"cpu_ms_per_decision": cpu_ms}
 
 

@@ -48,10 +48,10 @@ def known(rows: pd.DataFrame, key: str = "method") -> list[str]:
     return [name for name in TUNERS if name in set(rows[key])]
 
 
-def gains(rows: pd.DataFrame, method: str, reference: str, **where: Any) -> list[float]:
+def gains(rows: pd.DataFrame, method: str, reference: str, *, of: str = "samples_per_s", **where: Any) -> list[float]:
     """Gain of one method over another in each cell of model, bandwidth and cost of a block, of medians over seeds."""
     place = [key for key in ("block_cost", "model", "gbit", "method") if key in rows]
-    speeds = sheet.where(rows, **where).groupby(place, sort=False)["samples_per_s"].median()
+    speeds = sheet.where(rows, **where).groupby(place, sort=False)[of].median()
     of_methods = speeds.unstack("method")
     return (of_methods[method] / of_methods[reference] - 1).tolist()
 
