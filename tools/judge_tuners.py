@@ -9,15 +9,14 @@
     python tools/judge_tuners.py tables        # reads them, writes the tables of docs/tuners.md
 
 A row is one tuner in one world, written as it comes: a run that was stopped goes on, and `--tuners` adds others
-later. Worlds have second-order effects of random size (`autobyte.comparison.worlds`) that no tuner is told.
+later. With `--dask ADDRESS`, a Dask cluster does the work; this folder must be on its workers' path. Worlds have
+second-order effects of random size (`autobyte.comparison.worlds`) that no tuner is told.
 """
 
 import argparse
 import hashlib
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise, product
@@ -33,6 +32,7 @@ from autobyte import models
 from autobyte.bench.grid import GridRow
 from autobyte.bench.grid import read as read_grid
 from autobyte.cli.options import make_job
+from autobyte.cli.workers import workers
 from autobyte.comparison.contest import Contest, Run, hold
 from autobyte.comparison.judge import TOLERANCE, judge
 from autobyte.comparison.oracle import ends, where_decided
@@ -334,12 +334,11 @@ def decided(kind: str, seed: int, ways: Sequence[str]) -> list[Row]:
     return rows
 
 
-def run(path: Path, tasks: Sequence[Task], processes: int) -> None:
-    """Do what the file does not hold yet, on so many processes; rows are written as they come."""
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        waiting = {pool.submit(work, *arguments): arguments for work, arguments in tasks}
-        for number, future in enumerate(as_completed(waiting), 1):
+def run(path: Path, tasks: Sequence[Task], jobs: int, dask: str) -> None:
+    """Do what the file does not hold yet, in processes or on a Dask cluster; rows are written as they come."""
+    with workers(jobs, dask) as (submit, completed):
+        waiting = {submit(work, *arguments): arguments for work, arguments in tasks}
+        for number, future in enumerate(completed(list(waiting)), 1):
             judge_tables.append(path, future.result())
             print(f"{number}/{len(tasks)} {' '.join(map(str, waiting.pop(future)))}", flush=True)
 
@@ -370,7 +369,9 @@ def main() -> None:
     parser.add_argument("what", choices=["static", "fresh", "scenarios", "before", "replay", "decisions", "tables"])
     parser.add_argument("--tuners", default="", help="names, with commas between")
     parser.add_argument("--seeds", type=int, default=0, help="40 of each kind of static worlds, 20 elsewhere")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=0, help="worker processes; 0: one per core")
+    parser.add_argument("--dask", default="", metavar="ADDRESS", help="use this Dask scheduler instead")
+    parser.add_argument("--out", type=Path, default=DATA, help="where rows are kept (default: docs/data)")
     given = parser.parse_args()
     if given.what == "tables":
         judge_tables.write(ROOT / "docs" / "tuners.md", DATA)
@@ -383,7 +384,7 @@ def main() -> None:
         known |= {f"{name}@drift" for name in known}
     if strange := set(tuners) - known:
         parser.error(f"no such tuner: {', '.join(sorted(strange))} (known: {', '.join(sorted(known))})")
-    path = DATA / (f"judge_{given.what}" + (".measured" * (given.what == "decisions")) + ".csv")
+    path = given.out / (f"judge_{given.what}" + (".measured" * (given.what == "decisions")) + ".csv")
     place = "scenario" if given.what in ("scenarios", "before") else "kind"
     kept = judge_tables.read(path).reindex(columns=[place, "seed", "tuner", "grid"])
     there = set(kept[[place, "seed", "tuner"]].itertuples(index=False, name=None))
@@ -393,8 +394,10 @@ def main() -> None:
         for architecture, workers in product(("allreduce", "ps"), (2, 4, 8, 5, 10)):
             _constant(architecture, workers)  # before there are several processes
     seeds = given.seeds or (40 if given.what in ("static", "fresh") else 20)
-    run(path, list(_tasks(given.what, tuners, seeds, there)), given.processes)
+    run(path, list(_tasks(given.what, tuners, seeds, there)), given.jobs, given.dask)
 
 
 if __name__ == "__main__":
-    main()
+    import judge_tuners  # workers elsewhere find its functions by this name
+
+    judge_tuners.main()
