@@ -183,6 +183,8 @@ def tables(out: Path) -> None:
             ("idle", ["gbit", "block", "idle_s", "slow_start"], "extra_ms"),
         ):
             there = rows[rows["effect"] == effect]
+            if there.empty:  # stopped before it was its turn
+                continue
             summed = there.groupby(keys)[value].agg(["median", "min", "max", "count"])
             print_line(f"\n{effect}: {value}\n{summed.to_string(float_format=lambda number: f'{number:.4g}')}")
         print_line(f"\nothers used up to {rows['other_cores'].max():g} cores meanwhile")
