@@ -154,8 +154,9 @@ def on_ranks(function: Callable[..., Any], size: int, *arguments: Any, **keyword
 
 def free_port() -> int:
     """A port that nobody listens on, below those that Linux hands out meanwhile."""
+    chance = random.SystemRandom()  # hypothesis seeds the other one: two tests at a time would draw the same ports
     while True:
-        port = random.randrange(20_000, 32_768)
+        port = chance.randrange(20_000, 32_768)
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
             return port
