@@ -171,6 +171,7 @@ def _learn(model: ActorCritic, optimizer: torch.optim.Optimizer, recipe: Recipe,
         seed=seed,
         score=_score(recipe, objectives),
         steering=orca.WindowSteering(recipe.links) if recipe.mode == "orca-style" else None,
+        promise=recipe.mode not in OWN_REWARD,
     )
     update(model, optimizer, seen, seed=seed)
     return float(seen.reward)

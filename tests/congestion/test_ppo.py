@@ -1,5 +1,6 @@
 """Advantages against their definition; an update moves actions to where the reward was."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from autobyte.congestion.ppo import (
     Experience,
     advantages_of,
     gather,
+    promised,
     update,
 )
 from autobyte.congestion.ranges import range_of
@@ -63,6 +65,37 @@ def test_every_objective_has_the_same_say() -> None:
     seen = gather(ActorCritic(seed=2).policy(), range_of("paper").draw, wishes, steps=20, seed=7)
     for own in (seen.advantages.reshape(20, 6)[:, place::2] for place in range(2)):
         np.testing.assert_allclose((own.mean(), own.std()), (0, 1), atol=1e-5)
+
+
+def test_promises_depend_on_where_a_rate_begins_and_ends_alone() -> None:
+    """So they leave the best policy as it is: their discounted sum has nothing of what comes between."""
+    rng = np.random.default_rng(0)
+    shares = rng.uniform(0.02, 0.9, size=(2, 6, 3))
+    shares[1, [0, -1]] = shares[0, [0, -1]]
+    one, other = (GAMMA ** np.arange(5) @ promised(way, np.array([0.1, 0.5, 0.8])) for way in shares)
+    np.testing.assert_allclose(one, other)
+    assert not np.allclose(promised(shares[0], np.ones(3)), promised(shares[1], np.ones(3)))
+
+
+def test_a_promise_is_for_coming_closer_to_the_links_rate() -> None:
+    shares = np.array([[0.1, 0.8, 2.0, 0.001], [0.2, 0.9, 3.0, 0.002]])
+    promises = (promised(shares, np.full(4, 0.1)) - promised(shares[[0, 0]], np.full(4, 0.1)))[0]
+    assert promises[0] > promises[1] > 0  # most where the link is empty
+    assert tuple(promises[2:]) == (0, 0)  # nothing beyond the link's rate, and none without end on an empty one
+
+
+def test_promises_tell_that_a_higher_rate_is_better_where_latency_weighs_most() -> None:
+    """The share of advantages that the action explains, at an empty link; without promises chance drowns it."""
+    policy, wish = ActorCritic(seed=2).policy(), Objective(0.07, 0.87, 0.06)
+    empty = replace(range_of("paper"), queue_packets=(2000, 3000), loss=(0.02, 0.03))
+    explained, rewards = [], []
+    for promise in (True, False):
+        seen = gather(policy, empty.draw, [wish] * 96, steps=16, seed=7, promise=promise)
+        noise = seen.actions - policy.action(seen.inputs)
+        explained.append(np.corrcoef(noise, seen.advantages)[0, 1])
+        rewards.append(seen.reward)
+    assert rewards[0] == rewards[1]  # promises are not counted
+    assert explained[0] > explained[1] + 0.1
 
 
 def test_another_reward_can_be_asked_for() -> None:
