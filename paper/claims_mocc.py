@@ -8,7 +8,7 @@ import pandas as pd
 import sheet
 from claim import Cells, Claim, Notes, Numbers, Section, Table
 
-from autobyte.congestion.stored import SHIPPED
+from autobyte.congestion.stored import SHIPPED, digest, shipped
 
 OBJECTIVES, ADAPTATION, FORGETTING = "mocc_objectives", "mocc_adaptation", "mocc_forgetting"
 PAIRED = "mocc_paired"
@@ -304,24 +304,27 @@ def on_references(numbers: Numbers) -> Iterable[str]:
     )
 
 
-def on_empty_links(numbers: Numbers) -> str:
-    """Where the reward lets a link stay empty."""
+def on_empty_links(numbers: Numbers) -> Iterable[str]:
+    """Where the reward lets a link stay empty, if anywhere."""
     empty = sheet.where(numbers[PREFERENCES], objective=SHOWN[3], range="paper")["utilisation"]
     unseen = sheet.where(numbers[OBJECTIVES], kind="unseen")
     used = unseen.groupby("objective")["utilisation"].agg(["min", "max"])
     used = used[used["max"] < 0.5].sort_values("max")
+    if used.empty and empty.min() > 0.9:
+        return
     text = (
         "An empty link costs little where latency has most of the weight. "
         f"At {SHOWN[3]} one network uses {100 * empty.min():.0f} % of it on average and another "
         f"{100 * empty.max():.0f} %, hence the large error."
     )
     if used.empty:
-        return text
+        yield text
+        return
     named = " and ".join(
         f"{100 * row['min']:.1f} to {100 * row['max']:.1f} % at {objective}" for objective, row in used.iterrows()
     )
     there = unseen[unseen["objective"].isin(used.index)]
-    return (
+    yield (
         f"{text} At {len(used)} of the {unseen['objective'].nunique()} unseen objectives all networks, also the one "
         f"that ships, leave most of it empty: they use {named}. The reward there is at least "
         f"{100 * (there['reward'] / there['bound']).min():.1f} % of that of {STEADY}, and "
@@ -330,11 +333,23 @@ def on_empty_links(numbers: Numbers) -> str:
     )
 
 
+def is_of_what_ships(objectives: pd.DataFrame) -> bool:
+    """Whether the first network is the one that ships now: rows of an earlier version do not say."""
+    return "network" in objectives and digest(shipped()) in set(sheet.where(objectives, seed=0)["network"])
+
+
 def notes(numbers: Numbers) -> Iterable[str]:
     """What explains the differences."""
+    ships = is_of_what_ships(numbers[OBJECTIVES])
+    if not ships:
+        yield (
+            "**Adaptation, forgetting, rewards and objectives are those of networks that were trained as before.** "
+            "None of them is the one that ships now, which is better. `make mocc` makes these tables again."
+        )
     seeds = numbers[OBJECTIVES]["seed"].nunique()
     flows = "; where flows share a link, of as many runs" if not numbers[SHARING].empty else ""
-    yield f"± is the standard error of the mean of {seeds} networks, of which the first is the one that ships{flows}."
+    first = ", of which the first is the one that ships" * ships
+    yield f"± is the standard error of the mean of {seeds} networks{first}{flows}."
     yield (
         "Where two objectives are compared on the same links, ± is the standard error over "
         f"{numbers[PAIRED]['links'].max():.0f} links of what one gets more than the other: both meet the same links, "
@@ -349,7 +364,7 @@ def notes(numbers: Numbers) -> Iterable[str]:
         "Old objectives are the 36 landmarks. The network is trained on three new ones near the corners of the "
         f"simplex in turn, {turn_of(numbers[FORGETTING])} updates each; each joins the pool that replay draws from."
     )
-    yield on_empty_links(numbers)
+    yield from on_empty_links(numbers)
     if not numbers[ABLATIONS].empty:
         yield (
             "The ablations have an eighth of the updates of the network that ships. ‘Individual’ are networks of one "

@@ -13,7 +13,7 @@ import mocc_networks
 import numpy as np
 import runs
 import sheet
-from mocc_networks import SHOWN, Study
+from mocc_networks import FEW, SHOWN, Study
 
 from autobyte.congestion.evaluate import best_steady, serve
 from autobyte.congestion.ranges import range_of
@@ -36,6 +36,13 @@ BOUNDED = {
 def ablate(cell: tuple[Study, str, int, np.ndarray]) -> sheet.Row:
     """Train a variant, and let it serve objectives that are no landmarks."""
     study, name, seed, bound = cell
+    what = (name, VARIANTS[name], seed, bound.tolist(), study.mocc, FEW, study.links, study.seed)
+    row: sheet.Row = mocc_networks.kept(study, "ablated", what, lambda: _ablate(cell))
+    return row
+
+
+def _ablate(cell: tuple[Study, str, int, np.ndarray]) -> sheet.Row:
+    study, name, seed, bound = cell
     policy = mocc_networks.variant(study, VARIANTS[name], seed)
     served = mocc_networks.judge(study, policy, study.unseen_objectives[:JUDGED])
     share = np.array([one.reward for one in served]) / bound
@@ -45,6 +52,13 @@ def ablate(cell: tuple[Study, str, int, np.ndarray]) -> sheet.Row:
 
 def bound(cell: tuple[Study, str, int]) -> list[sheet.Row]:
     """Train on links with short queues, and look at what is lost."""
+    study, name, seed = cell
+    what = (name, BOUNDED[name], seed, study.mocc, FEW, study.links, study.seed)
+    rows: list[sheet.Row] = mocc_networks.kept(study, "bounded", what, lambda: _bound(cell))
+    return rows
+
+
+def _bound(cell: tuple[Study, str, int]) -> list[sheet.Row]:
     study, name, seed = cell
     policy = mocc_networks.variant(study, BOUNDED[name], seed)
     served = serve(policy, SHOWN, range_of("release").draw, links=study.links, seed=study.seed)
@@ -60,7 +74,12 @@ if not options.redraw:
     study = mocc_networks.study_of(options)
     seeds = range(study.seeds)
     unseen = study.unseen_objectives[:JUDGED]
-    steady = best_steady(unseen, mocc_networks.DRAW, links=study.links, seed=study.seed)
+    known = {"links": study.links, "seed": study.seed}
+    steady = np.array(
+        mocc_networks.kept(
+            study, "steady", (unseen, known), lambda: best_steady(unseen, mocc_networks.DRAW, **known).tolist()
+        )
+    )
     cells = [(study, name, seed, steady) for name in VARIANTS for seed in seeds]
     sheet.write(runs.spread(ablate, cells), "mocc_ablations", options.out)
     found = runs.spread(bound, [(study, name, seed) for name in BOUNDED for seed in seeds])

@@ -12,6 +12,7 @@ meet the same.
 import statistics
 from collections.abc import Iterator
 
+import mocc_networks
 import numpy as np
 import runs
 import sheet
@@ -22,6 +23,7 @@ from autobyte.congestion.objectives import Objective
 from autobyte.congestion.paths import Bottleneck, RateProfile, Route
 from autobyte.congestion.ranges import MBIT
 from autobyte.congestion.sharing import jain, share_link
+from autobyte.congestion.stored import digest, shipped
 
 SECONDS, SETTLED_S = 16.0, 8.0
 APART = 0.03  # how far a seed's link is from what is said, at most
@@ -63,6 +65,8 @@ SEEDS = options.seeds
 if options.quick:
     SECONDS, SETTLED_S, SEEDS = 2.0, 1.0, 1
     SWEEPS = {"loss": (0.0, 0.01)}
+STUDY = mocc_networks.study_of(options)  # where rows are kept: a run that was stopped goes on
+LEARNED = {name: digest(shipped(name)) for name in ("mocc", "aurora", "orca-style")}
 
 
 def controls() -> Iterator[tuple[str, Objective]]:
@@ -80,6 +84,11 @@ def link_of(setting: dict, seed: int) -> tuple[Bottleneck, Route, Route]:
     return link, Route(round_trip_s), Route(round_trip_s, start_s=start * SETTLED_S / 5)
 
 
+def made_from(*cell: object) -> tuple[object, ...]:
+    """What a row depends on, beside its cell."""
+    return (SECONDS, SEEDS, options.seed, BASE, *(LEARNED[name] for name in LEARNED if name in cell))
+
+
 def interval(values: list[float]) -> float:
     """The standard error of a mean."""
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
@@ -87,6 +96,11 @@ def interval(values: list[float]) -> float:
 
 def alone(cell: tuple[str, float, str, Objective]) -> sheet.Row:
     """What a control gets of a link that it has for itself."""
+    row: sheet.Row = mocc_networks.kept(STUDY, "alone_on_link", (cell, *made_from(*cell)), lambda: _alone(cell))
+    return row
+
+
+def _alone(cell: tuple[str, float, str, Objective]) -> sheet.Row:
     sweep, value, name, objective = cell
     setting = BASE | {sweep: value}
     shares = []
@@ -103,6 +117,11 @@ def alone(cell: tuple[str, float, str, Objective]) -> sheet.Row:
 
 def together(cell: tuple[str, str, Objective]) -> sheet.Row:
     """What two controls get of one link; the second begins later."""
+    row: sheet.Row = mocc_networks.kept(STUDY, "together", (cell, *made_from(*cell)), lambda: _together(cell))
+    return row
+
+
+def _together(cell: tuple[str, str, Objective]) -> sheet.Row:
     first, second, objective = cell
     fairness, part, loss = [], [], []
     for seed in range(SEEDS):

@@ -30,6 +30,7 @@ from mocc_networks import ALONE, SHOWN, STARTS, Study
 from autobyte.congestion.evaluate import best_steady, differences, serve
 from autobyte.congestion.objectives import Objective
 from autobyte.congestion.ranges import range_of
+from autobyte.congestion.stored import digest
 
 NAME, RANGES = "mocc_objectives", ("paper", "paper-test")
 PAIRED = 4  # times as many links, where two objectives are compared on the same ones
@@ -46,10 +47,17 @@ def learn(cell: tuple[Study, Objective, int, str]) -> mocc_networks.Learner:
 def judge(cell: tuple[Study, int]) -> list[sheet.Row]:
     """What every objective gets of a network."""
     study, seed = cell
-    served = mocc_networks.judge(study, mocc_networks.mocc(study, seed), list(study.objectives))
+    policy = mocc_networks.mocc(study, seed)
+    served = mocc_networks.judge(study, policy, list(study.objectives))
     bound = best_steady(list(study.objectives), mocc_networks.DRAW, links=study.links, seed=study.seed)
     return [
-        {"seed": seed, "kind": study.objectives[one.objective], "objective": str(one.objective), "reward": one.reward}
+        {
+            "seed": seed,
+            "network": digest(policy),
+            "kind": study.objectives[one.objective],
+            "objective": str(one.objective),
+            "reward": one.reward,
+        }
         | {"utilisation": one.utilisation, "latency_ratio": one.latency_ratio, "loss": one.loss, "bound": most}
         for one, most in zip(served, bound, strict=True)
     ]

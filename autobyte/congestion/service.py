@@ -16,7 +16,7 @@ FIRST_PER_S, FIRST_S = 100.0, 0.05  # packets, and the length of the first inter
 QUEUE, LOSS = 1.1, 0.1  # latency ratio and loss that end the start
 LOST = 3  # packets: fewer in an interval may be chance, and do not end the start
 ARRIVED = 0.25  # of the packets sent: with fewer the start waits
-LEAST_ARRIVED = 1 / 3  # of the packets sent: with fewer the policy may not raise the rate
+MOST_LOSS, FALL = 0.2, -1.0  # loss from which on the rate falls, and the action that lowers it
 SILENT = 0.5  # what an interval in which nothing arrives leaves of the rate
 SLACK_S = 1e-9  # between two intervals that follow each other
 
@@ -39,10 +39,10 @@ class Sender:
 class Service:
     """Rates for any number of flows, each with weights of its own.
 
-    A new flow doubles its rate until its round trip or its losses show a queue; then the policy decides. While less
-    than a third of the packets arrive, the rate does not rise: in training it ends at three times the link's, so the
-    policy never saw more. An interval in which packets were sent and nothing arrives halves the rate. The paper says
-    none of this; it is ours.
+    A new flow doubles its rate until its round trip or its losses show a queue; then the policy decides. While a
+    fifth of the packets are lost, the rate falls whatever the policy says: where a queue is shorter than all that it
+    was trained on, or others fill it, the policy would go on raising it. An interval in which packets were sent and
+    nothing arrives halves the rate. The paper says none of this; it is ours.
 
     >>> service = Service()
     >>> flow = service.register(Objective(0.8, 0.1, 0.1))
@@ -142,8 +142,8 @@ class Service:
         sender.starting &= sender.round_trip_s < QUEUE * least_s and not lossy
         if not sender.starting:
             action = float(self._policy.action(inputs)[0])
-            if interval.acked < LEAST_ARRIVED * interval.sent:
-                action = min(action, 0.0)
+            if interval.lost >= LOST and interval.loss >= MOST_LOSS:
+                action = min(action, FALL)
             sender.packets_per_s = float(next_pace(np.float64(sender.packets_per_s), np.float64(action)))
         elif interval.acked >= ARRIVED * interval.sent:
             sender.packets_per_s = min(2 * sender.packets_per_s, MOST_PER_S)
