@@ -8,7 +8,12 @@ MODULES = {"test_join", *(f"test_optimizer_{name}" for name in TRAINING)}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Let `engine="auto"` stand for either, as it stands for `nccl` where there are GPUs."""
+    """Let `engine="auto"` stand for either, as it stands for `nccl` where there are GPUs.
+
+    What is compiled takes long, and has nothing to do with engines.
+    """
+    if "compil" in metafunc.function.__name__:
+        return
     if metafunc.definition.path.stem in MODULES and not {"engine", "auto_is"} & set(metafunc.fixturenames):
         metafunc.fixturenames.append("auto_is")
         metafunc.parametrize("auto_is", ["allreduce", "ordered"], indirect=True)
