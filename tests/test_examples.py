@@ -27,6 +27,9 @@ from autobyte.torch.profiling.source import load_factory
 from autobyte.tuners import TUNERS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+needs_tensorflow = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
+)
 CARRIED = ["--autobyte", "--engine", "kvstore"]
 
 
@@ -122,12 +125,16 @@ def test_digits_are_learned_alike_by_gluon_with_and_without_autobyte() -> None:
     assert float(right[0]) > 90
 
 
-@pytest.mark.parametrize(("backend", "launcher"), [("torch", TORCHRUN), ("tensorflow", ON_HOSTS)])
-@needs_namespaces
+@pytest.mark.parametrize(
+    ("backend", "launcher"),
+    [
+        ("torch", TORCHRUN),
+        pytest.param("tensorflow", ON_HOSTS, marks=[needs_namespaces, needs_tensorflow]),
+    ],
+    ids=["torch", "tensorflow"],
+)
 def test_digits_are_learned_by_keras_on_two_ranks(backend: str, launcher: tuple[str, ...]) -> None:
     """In the processes that users start; tests/keras have the rest."""
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
     said = launched(launcher, "train_keras.py", "--autobyte", "--epochs", "3", KERAS_BACKEND=backend)
     (right,) = re.findall(r"AutoByte, 2 ranks: ([\d.]+)% of the test images right", said)
     assert float(right) > 75

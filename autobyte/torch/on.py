@@ -585,17 +585,9 @@ class On:
             if progress.joining:
                 return loss
             self.training.exchange.check_taken()  # a rank that raised waits for no mean
-            return self._mean(loss)
+            return self.training.control.mean(loss)
 
         return evaluate
-
-    def _mean(self, loss: Any) -> Any:
-        """Average a loss over all ranks: an optimizer that decides by it must decide the same on all ranks."""
-        if not isinstance(loss, torch.Tensor | float):
-            return loss
-        rows = self.training.control.gather(torch.tensor([float(loss)], dtype=torch.float64, device="cpu"))
-        mean = float(rows.mean())
-        return mean if isinstance(loss, float) else torch.full_like(loss.detach(), mean)
 
 
 def _mark(times: LayerTimes, layer: int, *_: object) -> None:

@@ -94,6 +94,13 @@ class Control:
         self._run(self._begun(self._backend.allgather([rows], [numbers]), rows, numbers), "gather numbers")
         return torch.stack(rows)
 
+    def mean(self, loss: Any) -> Any:
+        """The mean of ranks' losses, if they are numbers: an optimizer that decides by one must decide alike."""
+        if not isinstance(loss, torch.Tensor | float):
+            return loss
+        mean = float(self.gather(torch.tensor([float(loss)], dtype=torch.float64, device="cpu")).mean())
+        return mean if isinstance(loss, float) else torch.full_like(loss.detach(), mean)
+
     def gather_later(self, numbers: torch.Tensor) -> "Tally":
         """Begin to gather everybody's numbers, without waiting; shape [size, *]."""
         rows = numbers.new_empty((self.size, *numbers.shape))
