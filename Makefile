@@ -65,7 +65,7 @@ endif
 
 # Tests that need the machine to themselves: they measure what links carry, or how long something takes
 ALONE := $(addprefix tests/testbed/test_testbed_,calibration.py grid.py links.py priority.py probe.py)
-ALONE += tests/test_demo.py $(addprefix tests/congestion/datapath/test_,kernel.py measure.py pacer.py relay.py tcp.py)
+ALONE += tests/test_demo.py tests/torch/exchange/test_ways.py $(addprefix tests/congestion/datapath/test_,kernel.py measure.py pacer.py relay.py tcp.py)
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
 # With MXNet beside PyTorch; without it they are skipped
