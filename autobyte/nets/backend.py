@@ -67,6 +67,9 @@ def lstm() -> Any:
         """Run over rows; both have the gates in one order. Neither state nor mask is used here."""
         assert initial_state is None
         assert mask is None
+        if sequences.is_meta:  # Keras asks for the shape: torch would run over rows in Python
+            shape = sequences.shape[:2] if self.return_sequences else sequences.shape[:1]
+            return sequences.new_empty((*shape, self.units))
         kernel, recurrent, bias = (w.value for w in (self.cell.kernel, self.cell.recurrent_kernel, self.cell.bias))
         start = torch.zeros(1, sequences.shape[0], self.units, dtype=sequences.dtype, device=sequences.device)
         weights = [kernel.T.contiguous(), recurrent.T.contiguous(), bias, torch.zeros_like(bias)]
