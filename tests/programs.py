@@ -52,11 +52,38 @@ class Story:
         return rows(self.rank, self.steps, 5, 12)
 
 
-def step(story: Story) -> None:
+def stepping(story: Story, meanwhile: Callable[[Story], None]) -> None:
+    """A step in which something happens when backward is over."""
     story.steps += 1
     story.optimizer.zero_grad()
     story.model(story.batch()).square().mean().backward()
+    meanwhile(story)
     story.optimizer.step()
+
+
+def step(story: Story) -> None:
+    stepping(story, lambda _: None)
+
+
+def looking(story: Story) -> None:
+    """Averages, before the step that uses them."""
+    stepping(story, lambda story: story.see(*(p.grad for p in story.net.parameters() if p.grad is not None)))
+
+
+def looking_alone(story: Story) -> None:
+    """One rank does, from the last parameter on."""
+    alone = reversed(list(story.net.parameters()) if story.rank == 0 else [])
+    stepping(story, lambda story: story.see(*(p.grad for p in alone if p.grad is not None)))
+
+
+def looking_about(story: Story) -> None:
+    """At gradients and at anything else."""
+    stepping(story, lambda story: [look(story) for look in (copied, pickled, gradients, inferred, normed)])
+
+
+def flushing(story: Story) -> None:
+    """What takes updates that are due is done before a look at gradients."""
+    stepping(story, lambda story: [look(story) for look in (state, moments, gradients)])
 
 
 def averaged(story: Story) -> None:
@@ -203,7 +230,7 @@ ACTIONS: dict[str, Callable[[Story], None]] = {
     for action in (
         *(step, averaged, shadowed, swapped, decayed, clamped, one_weight, normed, method, inferred, part, copied),
         *(vector, state, loaded, pickled, functional, buffers, cleared, learning_rate, moments, gradients, forgotten),
-        *(numbers, inner_state, inner_saved, inner_loaded),
+        *(numbers, inner_state, inner_saved, inner_loaded, looking, looking_alone, looking_about, flushing),
     )
 }
 

@@ -127,7 +127,7 @@ class Clips:
         if exchange.halved:
             return exchange.norm(kind)
         if exchange.norm_kind is None:  # plans are about to change, on all ranks or on none
-            exchange.clipped_by_all()
+            exchange.tallies.clipped_by_all()
         return None
 
     def _unscale(self) -> float:

@@ -1,6 +1,6 @@
 """Passes on what the exchange tells of a step to the wrapper's parts, most of which are made after the exchange."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable
@@ -26,8 +26,11 @@ class Listeners(Listener):
         self._online: Online | None = None
         self._resumption: Resumption | None = None
 
-    def start(self, updates: Updates, verification: Verification, resumption: Resumption) -> None:
+    def start(
+        self, updates: Updates, verification: Verification, resumption: Resumption, synchronize: Callable[[], None]
+    ) -> None:
         """Tell these parts from now on; the first step may begin after that."""
+        self._synchronize = synchronize
         self._updates = updates
         self._resumption = resumption
         if verification.active:
@@ -54,6 +57,10 @@ class Listeners(Listener):
         """Take updates that are still due from the step before."""
         if self._updates is not None:
             self._updates.settle()
+
+    def read(self) -> None:
+        """Clip averages, which somebody reads."""
+        self._synchronize()
 
     def announces(self) -> bool:
         """Whether rank 0 has an answer, or a window may end."""

@@ -126,7 +126,8 @@ class On:
             replanned=self._restart,
         )
         self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
-        listeners.start(self._updates, self._verification, self._resumption)
+        listeners.start(self._updates, self._verification, self._resumption, self.synchronize)
+        self.training.exchange.completed.bears_changes = self._search is not None and not self._search.asked
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
         self._cross = cross_step and self._may_cross()
         self._calls: dict[nn.Module, None] = {model: None}
@@ -282,7 +283,7 @@ class On:
         if not self._clips.pending:
             self._updates.settle()
             exchange.close(given_up=given_up, joined=joined)
-            if joined and exchange.clipped_by_all() and exchange.halved:
+            if joined and exchange.tallies.clipped_by_all() and exchange.halved:
                 exchange.norm(None)
         self._complete()
 
@@ -330,7 +331,7 @@ class On:
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, when all updates are taken, and the config and plan in force."""
         self.flush()
-        self.training.exchange.check_last()
+        self.training.exchange.tallies.check_last()
         state = self._optimizer.state_dict()
         state["autobyte"] = self._to_json()
         return state
@@ -400,7 +401,7 @@ class On:
         """Take the last updates, and let go of hooks, threads and sockets."""
         try:
             self.flush()
-            self.training.exchange.check_last()
+            self.training.exchange.tallies.check_last()
         finally:
             self.last_report = replace(self.report(), over=True)
             for handle in (*self._watch, *self._marks, *self._handles):
@@ -584,7 +585,7 @@ class On:
             progress.take()
             if progress.joining:
                 return loss
-            self.training.exchange.check_taken()  # a rank that raised waits for no mean
+            self.training.exchange.tallies.check(wait=True)  # a rank that raised waits for no mean
             return self.training.control.mean(loss)
 
         return evaluate

@@ -139,8 +139,8 @@ def _tries(rank: int) -> bool:
     used: dict[Config, None] = {}
     over = torch.zeros(1)
     for step in range(600):
-        train(model, optimizer, rank, range(step, step + 1))
-        train(module, theirs, rank, range(step, step + 1))
+        ours = gradients_in_step(model, optimizer, rank, step)
+        assert_equal(ours, gradients_in_step(module, theirs, rank, step))
         time.sleep(0.002)
         assert optimizer.training is not None
         used.setdefault(optimizer.training.config)
@@ -153,6 +153,43 @@ def _tries(rank: int) -> bool:
     assert next(iter(used)) == DEFAULT_BUCKETS
     optimizer.close()
     return {*tried} <= {*used}
+
+
+def gradients_in_step(model: nn.Module, optimizer: Any, rank: int, step: int, limit: float = 0.0) -> list[Tensor]:
+    """What a loop finds in `.grad` before it takes the step; it clips by PyTorch's function if there is a limit."""
+    optimizer.zero_grad()
+    model(rows(rank, step, 5, 12)).square().mean().backward()
+    if limit:
+        nn.utils.clip_grad_norm_(model.parameters(), limit)
+    found = [parameter.grad.clone() for parameter in model.parameters()]
+    optimizer.step()
+    return found
+
+
+def test_averages_that_are_changed_in_a_trial_end_the_search() -> None:
+    assert on_ranks(_changes_later, 2, timeout_s=60) == [(True, DEFAULT_BUCKETS)] * 2
+
+
+def _changes_later(rank: int) -> tuple[bool, Config]:
+    torch.set_num_threads(1)
+    audition.shortlist = lambda job, **_: [Config(2 * KIB, 4 * KIB, knobs={"fusion": 1})]  # type: ignore[assignment]
+    model, twin = make_mlp(), make_mlp()
+    optimizer = ab.DistributedOptimizer(sgd(model), model, search_cost=1e3)
+    module, theirs = DistributedDataParallel(twin), sgd(twin)
+    trial, limit = 1000, 0.0
+    for step in range(600):
+        ours = gradients_in_step(model, optimizer, rank, step, limit)
+        assert_equal(ours, gradients_in_step(module, theirs, rank, step, limit))
+        time.sleep(0.002)
+        assert optimizer.training is not None
+        if trial == 1000 and optimizer.training.config != DEFAULT_BUCKETS:
+            trial, limit = step, 1e-3  # from the next step on, which is another one of the trial
+        if step > trial + 60:
+            break
+    kept, config = is_reduced(optimizer), optimizer.training.config
+    assert_equal(parameters_of(model, optimizer), parameters_of(module, theirs))
+    optimizer.close()
+    return kept, config
 
 
 def test_no_hook_is_left_but_one_on_the_model() -> None:
@@ -618,9 +655,10 @@ def _clips_later(rank: int) -> tuple[bool, bool]:
 
 
 def test_changing_gradients_that_wait_for_a_missing_one_is_refused() -> None:
-    """There are no averages yet, and the change would be lost."""
+    """There are no averages yet: who changes gradients reads them first."""
     for words in on_ranks(_clips_too_early, 2, timeout_s=60):
-        assert "was changed between backward() and step(), while it travelled" in words
+        assert "was read between backward() and step(), and is no average" in words
+        assert "'last.weight' has no gradient yet" in words
 
 
 class Sometimes(nn.Module):

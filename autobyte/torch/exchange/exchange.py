@@ -11,11 +11,12 @@ from torch.autograd.profiler import record_function
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import is_profiled, is_shared
+from autobyte.internals import after_backward, backward_pass, is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange import refusals
+from autobyte.torch.exchange.completed import Complete, Completed
 from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.filling import Filling
 from autobyte.torch.exchange.flags import StepFlags
@@ -37,7 +38,6 @@ WAIT = "autobyte: wait for averages"  # in a profiler's trace
 OUT, OUT_ON_STREAMS = 1, 3
 
 _OPEN = Phase.OPEN  # a look-up less at every gradient
-_Complete = tuple[int, Tensor, int]  # a gradient's place, the gradient, and its version when it was complete
 
 
 class Exchange:
@@ -84,8 +84,8 @@ class Exchange:
         self._mirrors = mirrors
         self._control = control
         self._accumulation = accumulation
-        self._frozen = frozen or {}
-        self._names, self._travelling = list(parameters), list(parameters.values())  # both by place
+        self.completed = Completed(parameters, frozen or {}, self._await)
+        self._names, self._travelling = self.completed.names, self.completed.parameters
         self._kinds = [(parameter.device, parameter.dtype) for parameter in self._travelling]
         self.marks = marks_of(buffers.streams, self._kinds[0][0])
         self.waits = Waits(self.marks)
@@ -97,15 +97,13 @@ class Exchange:
         self._passes = [0] * len(parameters)
         self._indices = [0] * len(parameters)  # where the plan has each gradient, by place
         self._missing: dict[str, Tensor] = {}
-        self._complete: list[_Complete] = []  # gradients in this step, as backward passes completed them
-        self._sent = 0  # how many of these travel
         self._filling = Filling(plan.tiling)
         self._in_buffers: set[int] = set()  # places of gradients that are views, in the step that is open
         self.at_once = False  # the latest step had such gradients: nobody may wait with its updates
         self._ahead = False  # the step was closed ahead of `step()`, and nothing has followed
         self.norm_kind: float | None = None  # p of the norm by which gradients are clipped, from the next step on
         self.out = OUT if buffers.streams is None else OUT_ON_STREAMS  # steps until `heard` has what was said
-        self._tallies = Tallies(control, session, out=self.out)
+        self.tallies = Tallies(control, session, out=self.out)
         self._number(plan)
         self.reduction: Reduction | None = None
         self._hooks = self._hook_all()
@@ -124,13 +122,13 @@ class Exchange:
         """Whether backward passes accumulate, and send nothing."""
         return self._muted
 
-    def hand_over(self, make: Callable[[Callable[[], None]], Reduction]) -> None:
+    def hand_over(self, make: Callable[[Callable[[], None], Callable[[], None]], Reduction]) -> None:
         """Let gradients go by PyTorch's reducer from the next step on; all ranks must between the same two steps.
 
         Autograd goes on to look for hooks on a parameter that has had one. Removing the hooks does not end this.
 
         Args:
-            make: the reduction, of what it is to call when a bucket is about to travel.
+            make: the reduction, of what it is to call when a bucket is about to travel, and when a pass leaves some.
 
         Raises:
             CommunicationError: what is under way does not arrive within the timeout.
@@ -140,7 +138,7 @@ class Exchange:
             hook.remove()
         self._hooks = []
         self._buffers.recut()
-        self.reduction = make(self._begin_once)
+        self.reduction = make(self._begin_once, self.completed.awaited.set)
 
     def take_back(self) -> None:
         """Let gradients go by the session again; all ranks must between the same two steps."""
@@ -184,13 +182,13 @@ class Exchange:
         self._send()
         self.check_untouched(ahead=ahead)
         had: Sequence[int] = self._send_rest() if self.reduction is None else self._reduce_rest(self.reduction)
-        self._tallies.check()
+        self.tallies.check()
         left_out = given_up or not (progress.taken or joined)
         announces, note = self._listener.announces(), None if given_up else self._listener.loaded()
         flags = StepFlags(
             had, left_out=left_out, joined=joined, announces=announces, loaded=note is not None, clips=clips
         )
-        self._tallies.add(flags, note)
+        self.tallies.add(flags, note)
         if self.reduction is None:
             self._mirrors.then(self._session.end)
         else:
@@ -198,6 +196,8 @@ class Exchange:
         self._in_buffers.clear()
         progress.close()
         self.forget()
+        if ahead:
+            self.completed.awaited.set()
 
     def _send_rest(self) -> list[bool]:
         """Send gradients that are left, and zeros for those that never came; which of all this rank had."""
@@ -232,30 +232,6 @@ class Exchange:
         """Whether the norm of the step's gradients is known before they are in place."""
         return self.reduction is None and self._session.plan.barrier
 
-    def clipped_by_all(self) -> bool:
-        """Whether ranks clip the closed step by its norm. Waits for all to close it.
-
-        Raises:
-            CommunicationError: some do, and others do not.
-        """
-        return self._tallies.clipped_by_all()
-
-    def check_taken(self) -> None:
-        """Look whether all ranks take the closed step. Waits for all to close it.
-
-        Raises:
-            CommunicationError: some do, and others do not.
-        """
-        self._tallies.check(wait=True)
-
-    def check_last(self) -> None:
-        """Look at how ranks clipped the latest steps, as far as it is known. Nobody waits.
-
-        Raises:
-            CommunicationError: some clipped, and others did not, or not alike.
-        """
-        self._tallies.check_last()
-
     def norm(self, kind: float | None) -> float | None:
         """The norm of all averages of the closed step, none of which need be in place. Collective.
 
@@ -273,7 +249,7 @@ class Exchange:
         """
         shares = self._buffers.shares
         if not shares.of_all:
-            self.clipped_by_all()
+            self.tallies.clipped_by_all()
         self._session.wait_reduced()
         if shares.over is not None and self._buffers.streams is not None:
             try:
@@ -296,13 +272,13 @@ class Exchange:
     @property
     def learned(self) -> bool:
         """Whether any rank had a gradient in the last step; the same on all ranks. Waits for all to close it."""
-        counts = self._tallies.latest
+        counts = self.tallies.latest
         return counts is not None and counts.any_gradient
 
     @property
     def joined(self) -> bool:
         """Whether a rank had no inputs left in the last step; the same on all ranks. Waits for all to close it."""
-        counts = self._tallies.latest
+        counts = self.tallies.latest
         return counts is not None and counts.joined > 0
 
     def heard(self) -> Heard:
@@ -312,7 +288,7 @@ class Exchange:
         """
         if self.reduction is not None:
             self.reduction.end()
-        return self._tallies.heard()
+        return self.tallies.heard()
 
     def forget(self) -> None:
         """Count backward passes from zero: the gradients of those so far are being cleared, or on their way."""
@@ -354,7 +330,7 @@ class Exchange:
             CommunicationError: averages can no longer be made.
         """
         self._session.check()
-        self._tallies.start_over()
+        self.tallies.start_over()
         self.progress.forgive()
 
     def arrived(self, names: Iterable[str]) -> bool:
@@ -375,7 +351,7 @@ class Exchange:
             zeros = self._missing.get(name)
             if zeros is None:
                 continue
-            counts = self._tallies.latest
+            counts = self.tallies.latest
             if counts is not None and counts.having(self._index[name]):
                 self.parameters[name].grad = zeros.detach()  # another rank had one
             del self._missing[name]
@@ -415,19 +391,27 @@ class Exchange:
             self._session.fail(self._session.located("gradients have not left the GPU"))
             self._session.check()
 
+    def has_changed(self) -> bool:
+        """Whether averages were changed between a pass and its step, since this was asked last."""
+        changed = self.completed.has_changed()
+        if self.reduction is not None:
+            changed, self.reduction.changed = changed or self.reduction.changed, False
+        return changed
+
     def remove(self) -> bool:
         """Take the hooks away.
 
         Returns:
             whether the session has heard all there is to hear: no step is open, and no copy from a GPU under way.
         """
+        self.completed.awaited.restore()
         for hook in self._hooks:
             hook.remove()
         if self.reduction is not None:
             self.reduction.close()
         settled = self._mirrors.settle(self._session.timeout_s)
         self._mirrors.close()
-        self._tallies.clear()
+        self.tallies.clear()
         return settled and not self.progress.open
 
     def _hook_all(self) -> list[RemovableHandle]:
@@ -444,7 +428,7 @@ class Exchange:
         """
         completing, listener, progress = self._completing, self._listener, self.progress
         accumulation, passes = self._accumulation, self._passes
-        filling, indices = self._filling, self._indices
+        filling, indices, completed = self._filling, self._indices, self.completed
 
         def complete(parameter: nn.Parameter) -> None:
             with completing:
@@ -468,7 +452,7 @@ class Exchange:
                     self._in_buffers.add(place)
                     self.at_once = True
                     return
-                self._complete.append((place, gradient, gradient._version))
+                completed.gradients.append((place, gradient, gradient._version))
                 if filling.fills(indices[place]) or self._one_by_one:
                     self._send()
 
@@ -491,9 +475,36 @@ class Exchange:
             self._begin_session()
         self._missing = {}
         self._in_buffers.clear()
+        self.completed.begin()
         self.at_once = False
         self._buffers.shares.measure(self.norm_kind if self.halved else None)
         self.progress.begin(joining=joining)
+        if self.reduction is None and backward_pass() >= 0:
+            after_backward(self.completed.awaited.set)
+
+    def _await(self, parameter: nn.Parameter) -> None:
+        """Somebody reads a gradient before the step is closed, or before it is clipped: wait for its average.
+
+        Raises:
+            InputError: it does not travel before the step is closed.
+            CommunicationError: it does not come within the timeout.
+        """
+        if backward_pass() >= 0:  # in a hook, gradients are this rank's own, as with DDP
+            return
+        if self._ahead:
+            self._listener.read()
+            return
+        place = self.completed.place[id(parameter)]
+        if left := self.completed.missing() if self.reduction is None else self.reduction.missing():
+            raise refusals.read_early(self._names[place], left[0], in_buffer=bool(self._in_buffers))
+        if self.reduction is not None:
+            return
+        with self._completing:
+            self._send()
+        self._wait([self._indices[place]])
+        if self._mirrored:
+            self._mirrors.bring([self._names[place]])
+        self.completed.note_read(place)
 
     def _begin_session(self) -> None:
         self.waits.read()
@@ -533,11 +544,9 @@ class Exchange:
 
     def _send(self) -> None:
         """Let the gradients travel that are complete and do not travel yet."""
-        first, self._sent = self._sent, len(self._complete)
-        if first < self._sent:
-            self._complete[first:] = self._travel(self._complete[first:])
+        self.completed.send(self._travel)
 
-    def _travel(self, complete: Sequence[_Complete]) -> list[_Complete]:
+    def _travel(self, complete: Sequence[Complete]) -> list[Complete]:
         """Let gradients travel; return what does, which is `.grad` from now on."""
         buffers, indices, travelling = self._buffers, self._indices, list(complete)
         tensors = [indices[place] for place, _, _ in complete]
@@ -545,7 +554,7 @@ class Exchange:
         for number, each in enumerate(complete if buffers.averages else ()):
             place, gradient, _ = each
             averaged_here = place not in self._mirrored
-            if averaged_here and is_shared(gradient) and self._is_untouched(each):  # else it is refused later
+            if averaged_here and is_shared(gradient) and self.completed.is_untouched(each):  # else refused later
                 self._travelling[place].grad = own = gradient.clone()
                 travelling[number] = place, own, own._version
         self._put(travelling)
@@ -555,11 +564,6 @@ class Exchange:
         else:
             self._session.ready(tensors)
         return travelling
-
-    def _is_untouched(self, complete: _Complete) -> bool:
-        """Whether a gradient is what it was when it was complete."""
-        place, gradient, version = complete
-        return self._travelling[place].grad is gradient and gradient._version == version
 
     def missing(self, name: str) -> Tensor | None:
         """The zeros that travel for a gradient which this rank does not have."""
@@ -574,18 +578,10 @@ class Exchange:
         Raises:
             InputError: there are some.
         """
-        complete, self._ahead = self._complete, ahead
-        if not ahead:
-            self._complete, self._sent = [], 0
-        for place, gradient, version in complete:
-            parameter = self._travelling[place]
-            if parameter.grad is not gradient or gradient._version != version:
-                raise refusals.changed(self._names[place], parameter)
-        for name, parameter in self._frozen.items():
-            if parameter.grad is not None:
-                raise refusals.thawed(name)
+        self._ahead = ahead
+        self.completed.check(ahead=ahead)
 
-    def _put(self, travelling: Iterable[_Complete]) -> None:
+    def _put(self, travelling: Iterable[Complete]) -> None:
         """Lay gradients where the engine finds them."""
         kinds, indices, put, leaves = self._kinds, self._indices, self._buffers.put, self._listener.leaves
         for place, gradient, _ in travelling:

@@ -27,6 +27,9 @@ class Listener:
     def backward(self) -> None:
         """A backward pass has completed a gradient, and nothing has been done with it yet."""
 
+    def read(self) -> None:
+        """Averages of a step that was closed to be clipped are read: clip them."""
+
     def announces(self) -> bool:
         """Whether this rank has something to say to all."""
         return False

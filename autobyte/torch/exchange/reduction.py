@@ -42,6 +42,7 @@ class Reduction:
         session: is told of failures.
         control: shares rank 0's buckets.
         begins: is called when a bucket is about to travel.
+        leaves: is called behind a backward pass that leaves buckets without a gradient.
         muted: whether backward passes accumulate and send nothing.
     """
 
@@ -54,13 +55,14 @@ class Reduction:
         session: Session,
         control: Control,
         begins: Callable[[], None],
+        leaves: Callable[[], None],
         muted: Callable[[], bool],
     ) -> None:
         self._names = list(parameters)
         self._parameters = list(parameters.values())
         self._engine = engine
         self._session = session
-        self._begins = begins
+        self._begins, self._leaves = begins, leaves
         self._muted = muted
         self._out: dict[Summed, tuple[list[Tensor], float]] = {}  # buckets under way, and since when (s)
         self._lock = threading.Lock()
@@ -97,6 +99,10 @@ class Reduction:
     def begun(self) -> bool:
         """Whether a gradient of the step is complete; the step need not have a whole bucket."""
         return self._expecting and (self._left < self._elements or bool(self._reducer.missing()))
+
+    def missing(self) -> list[str]:
+        """Names of gradients that buckets wait for."""
+        return [self._names[place] for place in self._reducer.missing()] if self._left else []
 
     def complete(self) -> dict[str, Tensor]:
         """No more gradients come in this step: wait until all are averaged and in `.grad`.
@@ -172,6 +178,8 @@ class Reduction:
             (parameter, gradient, 0 if gradient is None else gradient._version)
             for parameter, gradient in zip(self._parameters, gradients, strict=True)
         ]
+        if self._left:
+            self._leaves()
 
     def _called(self, module: nn.Module, _arguments: object, outputs: object) -> None:
         """A module is called between averages and the end of their step, maybe a part of the model alone."""

@@ -56,6 +56,17 @@ def changed(name: str, parameter: nn.Parameter) -> InputError:
     )
 
 
+def read_early(name: str, left: str, *, in_buffer: bool) -> InputError:
+    """A gradient is read that is not averaged before the step is closed."""
+    why = f"'{left}' has no gradient yet"
+    if in_buffer:
+        why = f"the gradient of '{left}' lies in a buffer of your own, which travels in step()"
+    return InputError(
+        f"the gradient of '{name}' was read between backward() and step(), and is no average, because {why}: call "
+        "this optimizer's synchronize() before, on all ranks, or its clip_grad_norm_() in place of torch's"
+    )
+
+
 def _advice(parameter: nn.Parameter) -> str:
     for each in gc.get_objects():
         if type(each) is DistributedDataParallel and any(parameter is other for other in each.parameters()):

@@ -263,13 +263,14 @@ class Training:
         """
         exchange, engine = self.exchange, self._meet_for_buckets()
         exchange.hand_over(
-            lambda begins: Reduction(
+            lambda begins, leaves: Reduction(
                 exchange.parameters,
                 bucket_bytes=self.config.partition_bytes,
                 engine=engine,
                 session=self.session,
                 control=self.control,
                 begins=begins,
+                leaves=leaves,
                 muted=lambda: exchange.muted,
             )
         )

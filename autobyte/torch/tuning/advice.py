@@ -304,7 +304,8 @@ class Adviser:
         """Try nothing else: the loop changes averages, which no block that travels would bear."""
         audition = None if self._search is None else self._search.audition
         if audition is not None and not audition.stays:
-            audition.stay(self._training.config)
+            now = self._training.config
+            audition.stay(now if now.policy == "ddp" else audition.buckets)
             self.forget()
             log.info(
                 "gradients are changed between backward() and step(), so DDP's buckets stay and nothing else is "

@@ -100,9 +100,7 @@ class Online:
         self._steps.append(now - self._last_s)
         self._last_s = now
         self._hear()
-        reduction = self._training.exchange.reduction
-        if reduction is not None and reduction.changed and self.adviser is not None:
-            reduction.changed = False
+        if self._training.exchange.has_changed() and self.adviser is not None:
             self.adviser.stay()
         sample = self._times.sample()
         if sample is not None:

@@ -13,12 +13,6 @@ from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.session import Session
 
 
-class ReducedGradients(Protocol):
-    """Gradients that PyTorch's reducer has."""
-
-    changed: bool  # whether averages were changed between a backward pass and its step
-
-
 class KnownWaits(Protocol):
     """Waits of the model for averages."""
 
@@ -50,8 +44,11 @@ class TunedExchange(Protocol):
         """Steps until all ranks know what one has announced."""
 
     @property
-    def reduction(self) -> ReducedGradients | None:
+    def reduction(self) -> object | None:
         """What hands gradients to PyTorch's reducer; None while they travel as blocks."""
+
+    def has_changed(self) -> bool:
+        """Whether averages were changed between a pass and its step, since this was asked last."""
 
     @property
     def ahead_of_ranks(self) -> bool:

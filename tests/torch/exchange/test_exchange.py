@@ -77,7 +77,7 @@ def _closures(rank: int) -> None:
         optimizer.step(closure)
     assert optimizer.training is not None
     assert optimizer.training.exchange.steps > 12
-    assert len(optimizer.training.exchange._tallies._unheard) < 6
+    assert len(optimizer.training.exchange.tallies._unheard) < 6
 
 
 def test_staging_is_no_more_than_the_plan_in_force_needs() -> None:

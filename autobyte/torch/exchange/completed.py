@@ -1,0 +1,94 @@
+"""The gradients of a step that backward passes have completed: which travel, who reads them, who has changed them."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from autobyte.torch.exchange import refusals
+from autobyte.torch.model.awaited import Awaited
+
+Complete = tuple[int, Tensor, int]  # a gradient's place, the gradient, and its version when it was complete
+
+
+class Completed:
+    """Gradients in the order in which they became complete.
+
+    Args:
+        parameters: name and parameter of every gradient that travels.
+        frozen: parameters that do not travel.
+        arrive: waits for the average at a place, before the step is closed.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        frozen: Mapping[str, nn.Parameter],
+        arrive: Callable[[nn.Parameter], None],
+    ) -> None:
+        self.names, self.parameters = list(parameters), list(parameters.values())  # both by place
+        self.place = {id(parameter): place for place, parameter in enumerate(self.parameters)}
+        self.gradients: list[Complete] = []
+        self.bears_changes = False  # whether averages that were read may be changed, as DDP's may be
+        self.awaited = Awaited(self.parameters, arrive)
+        self._frozen = frozen
+        self._sent = 0  # how many of them travel
+        self._read: set[int] = set()  # places of averages that were read
+        self._changed = False
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._read.clear()
+
+    def send(self, travel: Callable[[Sequence[Complete]], list[Complete]]) -> None:
+        """Let those travel that do not travel yet.
+
+        Args:
+            travel: lets them, and returns what does, which is `.grad` from now on.
+        """
+        first, self._sent = self._sent, len(self.gradients)
+        if first < self._sent:
+            self.gradients[first:] = travel(self.gradients[first:])
+
+    def missing(self) -> list[str]:
+        """Names of gradients that are not complete, or lie in the user's buffers."""
+        if len(self.gradients) == len(self.names):
+            return []
+        complete = {place for place, _, _ in self.gradients}
+        return [name for place, name in enumerate(self.names) if place not in complete]
+
+    def note_read(self, place: int) -> None:
+        """An average was read, in place: who changes it from now on changes the average."""
+        self._read.add(place)
+
+    def is_untouched(self, complete: Complete) -> bool:
+        """Whether a gradient is what it was when it was complete."""
+        place, gradient, version = complete
+        return self.parameters[place].grad is gradient and gradient._version == version
+
+    def check(self, *, ahead: bool) -> None:
+        """Refuse gradients that were changed while they travel, and those of parameters that were frozen.
+
+        Args:
+            ahead: of `step()`: they will be looked at once more.
+
+        Raises:
+            InputError: there are some.
+        """
+        self.awaited.restore()
+        complete = self.gradients
+        if not ahead:
+            self.gradients, self._sent = [], 0
+        for place, gradient, version in complete:
+            parameter = self.parameters[place]
+            if parameter.grad is not gradient or gradient._version != version:
+                if ahead or not self.bears_changes or place not in self._read:
+                    raise refusals.changed(self.names[place], parameter)
+                self._changed = True
+        for name, parameter in self._frozen.items():
+            if parameter.grad is not None:
+                raise refusals.thawed(name)
+
+    def has_changed(self) -> bool:
+        """Whether averages were changed before the step that used them, since this was asked last."""
+        changed, self._changed = self._changed, False
+        return changed
