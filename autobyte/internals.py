@@ -5,14 +5,14 @@ Each function says why the public interface is not enough. All of them were seen
 
 Four are read where they are used, because a function around them would do nothing, or not work:
 
-- `Tensor._version` counts changes in place. `torch/exchange/exchange.py` and `torch/model/held.py` compare it to
+- `Tensor._version` counts changes in place. `torch/exchange/completed.py` and `torch/model/held.py` compare it to
   refuse a gradient that was changed while it travelled. It is read once per tensor and step on the thread that
   trains, where a call would cost more than the attribute itself.
 - `Optimizer._step_supports_amp_scaling` is read by `GradScaler.step`. If it is true, the scaler leaves its scale on
   the object that it was given, the wrapper, where the user's optimizer does not look for it. `DistributedOptimizer`
   has to answer the scaler itself, with a class attribute.
 - `torch._C.TensorBase` has the getter and setter of `.grad`, and `torch._C.DisableTorchFunctionSubclass` hands a call
-  past `__torch_function__`. `torch/model/pending.py` uses both to let a parameter be looked at without its update.
+  past `__torch_function__`: `torch/model/pending.py` and `awaited.py` let a parameter be looked at as it is by them.
 - `torch.distributed._compute_bucket_assignment_by_size` assigns DDP's buckets. `tests/scheduler/test_policies.py`
   uses it, too, to compare the policy `ddp` with them.
 """

@@ -27,10 +27,10 @@ class Listeners(Listener):
         self._resumption: Resumption | None = None
 
     def start(
-        self, updates: Updates, verification: Verification, resumption: Resumption, synchronize: Callable[[], None]
+        self, updates: Updates, verification: Verification, resumption: Resumption, read: Callable[[], None]
     ) -> None:
         """Tell these parts from now on; the first step may begin after that."""
-        self._synchronize = synchronize
+        self._read = read
         self._updates = updates
         self._resumption = resumption
         if verification.active:
@@ -60,7 +60,7 @@ class Listeners(Listener):
 
     def read(self) -> None:
         """Clip averages, which somebody reads."""
-        self._synchronize()
+        self._read()
 
     def announces(self) -> bool:
         """Whether rank 0 has an answer, or a window may end."""

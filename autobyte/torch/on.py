@@ -117,6 +117,7 @@ class On:
         self._told_steps = -1  # that a message has said
         self._untuned = ""  # why nothing is planned or tuned
         self._evaluating = False  # the last step had a closure
+        self._looked = False  # this rank has read averages that wait to be clipped; others may not have
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone, undo=self._undo)
         self._clips = Clips(
             self.training,
@@ -126,7 +127,7 @@ class On:
             replanned=self._restart,
         )
         self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
-        listeners.start(self._updates, self._verification, self._resumption, self.synchronize)
+        listeners.start(self._updates, self._verification, self._resumption, self._read_clipped)
         self.training.exchange.completed.bears_changes = self._search is not None and not self._search.asked
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
         self._cross = cross_step and self._may_cross()
@@ -161,6 +162,7 @@ class On:
         exchange, progress = self.training.exchange, self.training.progress
         self.training.check_groups(self._optimizer)
         self._updates.settle()  # still due if no forward or backward pass came since the step before
+        self._looked = False
         self._evaluating = closure is not None
         if closure is not None:
             loss = self._step_with(closure)
@@ -213,8 +215,14 @@ class On:
         """What a gradient scaler is to unscale: all gradients, averaged, or what stands for them."""
         return self._clips.to_unscale() or self._optimizer.param_groups
 
+    def _read_clipped(self) -> None:
+        """Clip averages, which somebody reads on this rank alone."""
+        self._synchronize()
+        self._looked = True
+
     def _give_up(self) -> None:
         """The user gives up the step of a backward pass. To other ranks, who may take it, it is a step."""
+        self._looked = False
         self._synchronize(given_up=True)
         if not self._evaluating:
             self._after_step()
@@ -316,17 +324,13 @@ class On:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
         clear = drop if set_to_none else zero
-        if self.training.exchange.begun or self._clips.pending:
+        if self.training.exchange.begun or self._clips.pending or self._looked:
             self._give_up()
         self.training.exchange.forget()
         if self.training.exchange.reduction is not None:  # nothing travels, and no update is due
             self._optimizer.zero_grad(set_to_none)
             return
-        in_transit = self._updates.clear_later(clear)
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) not in in_transit:
-                    clear(parameter)
+        self._updates.clear(clear)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, when all updates are taken, and the config and plan in force."""

@@ -658,7 +658,7 @@ def test_changing_gradients_that_wait_for_a_missing_one_is_refused() -> None:
     """There are no averages yet: who changes gradients reads them first."""
     for words in on_ranks(_clips_too_early, 2, timeout_s=60):
         assert "was read between backward() and step(), and is no average" in words
-        assert "'last.weight' has no gradient yet" in words
+        assert "'last.weight' has had no backward pass in this step" in words
 
 
 class Sometimes(nn.Module):

@@ -65,6 +65,8 @@ class WrappedModule(Wrapped):
             drift=settings.drift, timeout=settings.timeout, diagnostics=settings.diagnostics,
             on_window=settings.on_window,
         )  # fmt: skip
+        if (training := self._stepped.training) is not None:
+            training.exchange.completed.unwatch()  # Keras's own train_step reads gradients for `apply`, which is ours
         try:
             broadcast_variables([*model.weights, *self._optimizer.variables])
         except BaseException:

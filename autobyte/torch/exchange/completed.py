@@ -4,8 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
+from autobyte.internals import after_backward, backward_pass
 from autobyte.torch.exchange import refusals
+from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.model.awaited import Awaited
+from autobyte.torch.model.pending import as_they_are
 
 Complete = tuple[int, Tensor, int]  # a gradient's place, the gradient, and its version when it was complete
 
@@ -16,6 +19,7 @@ class Completed:
     Args:
         parameters: name and parameter of every gradient that travels.
         frozen: parameters that do not travel.
+        progress: knows whether the step is open.
         arrive: waits for the average at a place, before the step is closed.
     """
 
@@ -23,6 +27,7 @@ class Completed:
         self,
         parameters: Mapping[str, nn.Parameter],
         frozen: Mapping[str, nn.Parameter],
+        progress: Progress,
         arrive: Callable[[nn.Parameter], None],
     ) -> None:
         self.names, self.parameters = list(parameters), list(parameters.values())  # both by place
@@ -31,6 +36,8 @@ class Completed:
         self.bears_changes = False  # whether averages that were read may be changed, as DDP's may be
         self.awaited = Awaited(self.parameters, arrive)
         self._frozen = frozen
+        self._progress = progress
+        self._pass = -1  # the backward pass behind which reads are seen
         self._sent = 0  # how many of them travel
         self._read: set[int] = set()  # places of averages that were read
         self._changed = False
@@ -38,6 +45,17 @@ class Completed:
     def begin(self) -> None:
         """A step begins."""
         self._read.clear()
+
+    def watch(self) -> None:
+        """See reads of gradients when the backward pass that calls this is over, if one does."""
+        now = backward_pass()
+        if now >= 0 and now != self._pass:
+            self._pass = now
+            after_backward(self._watch)
+
+    def _watch(self) -> None:
+        if self._progress.open:
+            self.awaited.set()
 
     def send(self, travel: Callable[[Sequence[Complete]], list[Complete]]) -> None:
         """Let those travel that do not travel yet.
@@ -63,13 +81,20 @@ class Completed:
     def is_untouched(self, complete: Complete) -> bool:
         """Whether a gradient is what it was when it was complete."""
         place, gradient, version = complete
-        return self.parameters[place].grad is gradient and gradient._version == version
+        with as_they_are():
+            return self.parameters[place].grad is gradient and gradient._version == version
 
-    def check(self, *, ahead: bool) -> None:
+    def unwatch(self) -> None:
+        """Let nobody wait: what trains the model reads gradients before the step, and does not use them."""
+        self.awaited.restore()
+        self.awaited = Awaited((), lambda _: None)
+
+    def check(self, *, ahead: bool, norm_known: bool = False) -> None:
         """Refuse gradients that were changed while they travel, and those of parameters that were frozen.
 
         Args:
             ahead: of `step()`: they will be looked at once more.
+            norm_known: the norm of averages comes from what has travelled.
 
         Raises:
             InputError: there are some.
@@ -78,11 +103,12 @@ class Completed:
         complete = self.gradients
         if not ahead:
             self.gradients, self._sent = [], 0
-        for place, gradient, version in complete:
+        for index, (place, gradient, version) in enumerate(complete):
             parameter = self.parameters[place]
-            if parameter.grad is not gradient or gradient._version != version:
-                if ahead or not self.bears_changes or place not in self._read:
+            if (now := parameter.grad) is not gradient or gradient._version != version:
+                if not self.bears_changes or place not in self._read or now is None or norm_known:
                     raise refusals.changed(self.names[place], parameter)
+                complete[index] = place, now, now._version
                 self._changed = True
         for name, parameter in self._frozen.items():
             if parameter.grad is not None:

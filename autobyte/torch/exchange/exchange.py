@@ -11,7 +11,7 @@ from torch.autograd.profiler import record_function
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
-from autobyte.internals import after_backward, backward_pass, is_profiled, is_shared
+from autobyte.internals import backward_pass, is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
@@ -84,7 +84,7 @@ class Exchange:
         self._mirrors = mirrors
         self._control = control
         self._accumulation = accumulation
-        self.completed = Completed(parameters, frozen or {}, self._await)
+        self.completed = Completed(parameters, frozen or {}, self.progress, self._await)
         self._names, self._travelling = self.completed.names, self.completed.parameters
         self._kinds = [(parameter.device, parameter.dtype) for parameter in self._travelling]
         self.marks = marks_of(buffers.streams, self._kinds[0][0])
@@ -179,6 +179,7 @@ class Exchange:
         progress = self.progress
         if not progress.open:
             self._begin(joined=joined)
+        self.completed.awaited.restore()
         self._send()
         self.check_untouched(ahead=ahead)
         had: Sequence[int] = self._send_rest() if self.reduction is None else self._reduce_rest(self.reduction)
@@ -479,8 +480,8 @@ class Exchange:
         self.at_once = False
         self._buffers.shares.measure(self.norm_kind if self.halved else None)
         self.progress.begin(joining=joining)
-        if self.reduction is None and backward_pass() >= 0:
-            after_backward(self.completed.awaited.set)
+        if self.reduction is None:
+            self.completed.watch()
 
     def _await(self, parameter: nn.Parameter) -> None:
         """Somebody reads a gradient before the step is closed, or before it is clipped: wait for its average.
@@ -545,6 +546,7 @@ class Exchange:
     def _send(self) -> None:
         """Let the gradients travel that are complete and do not travel yet."""
         self.completed.send(self._travel)
+        self.completed.watch()
 
     def _travel(self, complete: Sequence[Complete]) -> list[Complete]:
         """Let gradients travel; return what does, which is `.grad` from now on."""
@@ -579,7 +581,7 @@ class Exchange:
             InputError: there are some.
         """
         self._ahead = ahead
-        self.completed.check(ahead=ahead)
+        self.completed.check(ahead=ahead, norm_known=ahead and self.halved)
 
     def _put(self, travelling: Iterable[Complete]) -> None:
         """Lay gradients where the engine finds them."""

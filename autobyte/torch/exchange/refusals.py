@@ -58,7 +58,7 @@ def changed(name: str, parameter: nn.Parameter) -> InputError:
 
 def read_early(name: str, left: str, *, in_buffer: bool) -> InputError:
     """A gradient is read that is not averaged before the step is closed."""
-    why = f"'{left}' has no gradient yet"
+    why = f"'{left}' has had no backward pass in this step"
     if in_buffer:
         why = f"the gradient of '{left}' lies in a buffer of your own, which travels in step()"
     return InputError(

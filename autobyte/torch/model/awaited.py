@@ -10,10 +10,19 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from autobyte.internals import is_zeroing
 from autobyte.torch.model.pending import GRADIENT
+
+_disabled = torch._C._disabled_torch_function_impl
+
+
+def _decides(kind: type) -> bool:
+    """Whether a class has operations of its own."""
+    own: Any = kind.own if issubclass(kind, Awaiting) else kind
+    return own is not Tensor and own.__torch_function__ is not _disabled
 
 
 class Awaiting:
@@ -29,6 +38,8 @@ class Awaiting:
         """Wait for the average if `.grad` is read, then do what the parameter's own class does."""
         if func == GRADIENT and not is_zeroing():
             cls.arrive(args[0])
+        if cls.own.__torch_function__ is _disabled and any(_decides(kind) for kind in types):
+            return NotImplemented  # of another operand's class
         kinds = tuple(kind.own if issubclass(kind, Awaiting) else kind for kind in types)
         return cls.own.__torch_function__(func, kinds, args, kwargs or {})
 

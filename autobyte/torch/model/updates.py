@@ -224,12 +224,16 @@ class Updates:
                         self._take(index)
             self._pending.restore()
 
-    def clear_later(self, clear: Callable[[nn.Parameter], None]) -> set[int]:
-        """`zero_grad()` was called: clear gradients that still travel after their update; ids of their parameters."""
+    def clear(self, clear: Callable[[nn.Parameter], None]) -> None:
+        """`zero_grad()` was called: clear gradients, those that still travel after their update."""
         due = [layer for layer in self._layers if layer.due]
         for layer in due:
             layer.clear = clear
-        return set[int]().union(*(layer.ids for layer in due))
+        in_transit = set[int]().union(*(layer.ids for layer in due))
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in in_transit:
+                    clear(parameter)
 
     def remove(self) -> None:
         """Take the hooks away, and give up what is due and refused: parameters can be read again."""

@@ -53,6 +53,20 @@ def adamw_allreduce(rank: int) -> Any:
     return parity("adamw", rank, engine="allreduce")
 
 
+def unused(rank: int) -> Any:
+    """Keras reads gradients before it applies them, though a variable has none."""
+    inputs = keras.Input((3,))
+    first = keras.layers.Dense(4, name="used")(inputs)
+    model = keras.Model(inputs, [first, keras.layers.Dense(2, name="unused")(first)])
+    model.compile(keras.optimizers.SGD(0.1), loss=["mse", None])
+    wrapped = ab.distribute(model, keep=None)
+    where = np.full((4, 3), rank, "float32")
+    model.fit(where, [np.ones((4, 4), "float32"), np.ones((4, 2), "float32")], epochs=2, verbose=0, batch_size=2)
+    steps = wrapped._stepped._mode.steps
+    wrapped.close()
+    return steps
+
+
 def saved(rank: int) -> Any:
     """Files load without AutoByte, and `evaluate` sees the last update."""
     model = compiled(make_model(0), "adam")

@@ -8,7 +8,7 @@ CHECKS = Path(__file__).parent / "checks.py"
 
 
 def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> None:
-    names = ["sgd_allreduce", "sgd_ps", "adamw_allreduce", "adamw_ps", "saved", "refusals"]
+    names = ["sgd_allreduce", "sgd_ps", "adamw_allreduce", "adamw_ps", "saved", "refusals", "unused"]
     for found in keras_ranks.run_checks(CHECKS, names, tmp_path, backend="torch"):
         assert set(names) <= set(found), "".join((tmp_path / f"rank{rank}.log").read_text() for rank in range(2))
         for name in names[:4]:
@@ -16,6 +16,7 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
             assert found[name]["apart"] <= 1e-6, f"{name}: {found[name]}"
             assert found[name]["ranks"], name
             assert found[name]["steps"] == 20, name
+        assert found["unused"] == 4
         assert found["saved"] == [True, True]
         for what, words in (
             ("tape", "GradientTape is TensorFlow's"),

@@ -3,7 +3,7 @@
 import copy
 import pickle
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,11 @@ from autobyte.torch.model.awaited import Awaited, Awaiting
 class Doubled(nn.Parameter):
     """A parameter with operations of its own."""
 
+    asked: ClassVar[list[Any]] = []
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Iterable[type], args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append(func)
         if func is torch.neg:
             assert set(types) <= {Doubled, nn.Parameter, Tensor}
             return "doubled"
@@ -56,6 +59,15 @@ def test_anything_else_is_as_it_was() -> None:
     assert torch.equal(parameter.detach(), torch.arange(3.0) + 1)
 
 
+def test_functions_take_parameters_beside_plain_tensors() -> None:
+    """Some name every tensor that they take, buffers, too."""
+    norm = nn.BatchNorm1d(2)
+    awaited = Awaited(norm.parameters(), lambda _: None)
+    plain = norm(torch.ones(3, 2))
+    awaited.set()
+    assert torch.equal(norm(torch.ones(3, 2)), plain)
+
+
 def test_zeroing_reads_nothing() -> None:
     module = nn.Linear(2, 2)
     read: list[Any] = []
@@ -78,7 +90,10 @@ def test_copies_are_of_the_parameters_own_class() -> None:
 def test_a_class_of_the_users_goes_on_as_it_does() -> None:
     parameter, awaited, read = make(Doubled)
     assert torch.neg(parameter) == "doubled"
-    assert torch.neg(parameter + nn.Parameter(torch.ones(3))) is not None
+    plain, _, _ = make()
+    plain.grad = None
+    assert type(plain + parameter) is type(parameter + plain) is Tensor
+    assert [Tensor.add in Doubled.asked, Doubled.asked.count(Tensor.add)] == [True, 2], "whoever stands first"
     assert not read
     assert parameter.grad is not None
     assert read == [parameter]
