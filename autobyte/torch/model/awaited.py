@@ -10,13 +10,12 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from autobyte.internals import is_zeroing
 from autobyte.torch.model.pending import GRADIENT
 
-_disabled = torch._C._disabled_torch_function_impl
+_disabled = nn.Parameter.__torch_function__  # of a class without operations of its own
 
 
 def _decides(kind: type) -> bool:
