@@ -132,12 +132,33 @@ def test_table_1(scripts: Path) -> None:
 
 def test_where_tuning_matters(scripts: Path) -> None:
     diagram = load("when_tuning_matters")
-    diagram.ratios = diagram.RATIOS[1:4:2]  # a change that ties do not survive, and back
-    place = {"block_cost": "nccl", "fusion": 0, "architecture": "allreduce"}
-    for row in diagram.measured(tuple(place.values())):
-        before = committed(diagram.NAME, **place, before=row["before"], after=row["after"])
+    place = (0.09, "held", 0, "allreduce")
+    at = diagram.RATIOS[1:3]  # a change that ties do not survive, and back
+    picks = {before: diagram.searches((*place, before)) for before in at}
+    for before, tuners in picks.items():
+        known = committed(f"{diagram.NAME}.picks", **diagram.named(place), before=before)
+        pairs = {tuner: diagram.jobs.label(pick) for tuner, pick in tuners.items()}
+        assert pairs == dict(zip(known["tuner"], known["pair"], strict=True))
+    for row in diagram.losses((place, picks)):
+        before = committed(diagram.NAME, **diagram.named(place), before=row["before"], after=row["after"])
         assert row["tied"] == before["tied"].item()
-        assert row["mean"] == pytest.approx(before["mean"].item(), rel=DIGITS, abs=1e-9)
+        for who in diagram.TITLES:
+            assert row[who] == pytest.approx(before[who].item(), rel=DIGITS, abs=1e-9), who
+
+
+def test_a_cost_that_is_hidden_as_latency_is_the_same_cost(scripts: Path) -> None:
+    """A single block, alone on the link, takes as long either way."""
+    diagram, steady, models = load("when_tuning_matters"), load("autobyte.simulator.steady"), load("autobyte.job")
+    one = models.Model.build("one tensor", [("layer", [("weight", 1 << 20)], 1e-3, 1e-3)], batch_size=1)
+    for architecture in ("ps", "allreduce"):
+        took = []
+        for where in ("held", "latency"):
+            job, space = diagram.setting((0.92, where, 0, architecture))
+            took.append(steady.step_s(diagram.replace(job, model=one), space.grid()[-1]))
+        assert took[0] == pytest.approx(took[1], rel=1e-9), architecture
+        free = diagram.replace(job.cluster, latency_s=0.0)
+        least_s = steady.step_s(diagram.replace(job, model=one, cluster=free), space.grid()[-1])
+        assert took[0] - least_s == pytest.approx(0.92e-3, rel=1e-6), architecture
 
 
 def test_no_pair_that_ran_in_one_slot_is_faster_than_the_optimum_in_another(scripts: Path) -> None:
