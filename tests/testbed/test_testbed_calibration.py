@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 from beds import needs_namespaces
@@ -41,8 +42,9 @@ def test_a_calibration_explains_what_it_was_measured_on(engine: Engine, tmp_path
     assert 0.95 < costs.rate_share < 1.05
     assert costs.error < 0.02
     probe_s = 4 * PROBE.parameters / (RATE * PAYLOAD)  # two ranks: every byte goes once in either direction
-    for block_bytes, _, measured_s in made.samples[f"{engine} probe"]:
-        assert probe_s < measured_s < 1.1 * probe_s, block_bytes
+    ratios = [measured_s / probe_s for *_, measured_s in made.samples[f"{engine} probe"]]
+    assert min(ratios) > 1
+    assert median(ratios) < 1.06
     free = replace(job, cluster=replace(job.cluster, latency_s=0.0, overhead_s=(0.0, 0.0)))
     least_s = step_s(free, Config(MIB, MIB), effects=costs.effects)  # on such links if blocks cost nothing
     assert step_s(costs.price(job), Config(MIB, MIB), effects=costs.effects) == pytest.approx(least_s, rel=0.05)
