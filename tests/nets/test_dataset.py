@@ -1,6 +1,7 @@
 """The paper's protocol, drawn the same every time; parts on disk that a killed collection completes."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -16,9 +17,10 @@ from autobyte.config import Config, Space
 from autobyte.errors import FileError, InputError
 from autobyte.features.schema import CANDIDATE, LAYER, ROWS, place
 from autobyte.job import Cluster, Job
-from autobyte.nets import dataset
-from autobyte.nets.collection import Folder, Order
+from autobyte.nets import dataset, stored
+from autobyte.nets.collection import Folder, Order, Part
 from autobyte.nets.dataset import KINDS, START_UPS, Groups, draw, episode, measured
+from autobyte.nets.training import OUTLIER
 from autobyte.scenario import Change, Scenario
 from autobyte.simulator.observe import truth_s, window
 from autobyte.simulator.world import World
@@ -171,3 +173,25 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
 def test_numbers_that_cannot_be_are_refused(name: str, value: int) -> None:
     with pytest.raises(InputError, match=f"{name} must be at least"):
         replace(ORDER, **{name: value})
+
+
+@pytest.mark.parametrize("variant", ["improved", "paper"])
+def test_weights_that_ship_name_the_data_that_they_were_fitted_to(variant: str) -> None:
+    """Samples that they hold for rehearsal are those that their order draws, where the code still draws the same."""
+    about = stored.about(stored.SHIPPED / f"{variant}.npz")["dataset"]
+    order, number = about["order"], 4
+    assert re.fullmatch("[0-9a-f]{16}", about["digest"])
+    seen = {name: models.load(name) for name in about["models"]["seen"]}
+    assert order["models"] == dataset.digest(seen)
+    net, rehearsal = stored.network(variant)
+    drawn = Part("train", number, number + 1, order["seed"]).make(seen, window, truth_s)
+    states = order["environments"] * len(drawn)
+    held = np.random.default_rng(0).choice(states, len(rehearsal), replace=False)
+    its = np.flatnonzero(held // len(drawn) == number)
+    assert len(its)
+    for index in its:
+        state = drawn[held[index] - number * len(drawn)]
+        assert np.array_equal(np.float16(net.scored("candidate", state.candidate)), rehearsal.candidate[index])
+        target = net.target(state.step_s, state.floor_s, state.samples)
+        target = target if net.variant.speed else np.clip(target, -OUTLIER, OUTLIER)
+        assert np.array_equal(np.float16(target), rehearsal.target[index])
