@@ -115,7 +115,7 @@ def test_gluon_over_mxnets_servers_and_with_autobyte() -> None:
 @needs_namespaces
 @WITH_BYTEPS
 def test_byteps_own_optimizer_and_autobyte_over_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In few steps: threads of BytePS never rest, and on two cores all others wait for them."""
+    """In few steps: threads of BytePS hardly rest, and on two cores all others wait for them."""
     assert _ways("byteps", "byteps", monkeypatch) == {"byteps": True, "byteps-1mib": True, "autobyte": True}
 
 
