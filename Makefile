@@ -139,7 +139,7 @@ mxnet: .venv-mxnet/ready
 	$(SAME) .venv-mxnet/bin/python -m pytest $(WITH_MXNET) -n 2 --dist worksteal --durations 5
 
 # Over a stand-in of CUDA's runtime in host memory: it takes a C++ compiler, and some minutes. Its sources as they are, but
-# for threads that receive: they would never rest, and hold a lock that those that send may wait for without end
+# for threads that receive: they would never rest, and lock each time a connection that those that send wait for
 BYTEPS := byteps-0.2.5.post15
 REST := lk.unlock(); std::this_thread::sleep_for(std::chrono::microseconds(50)); continue
 build/$(BYTEPS)/built: $(shell find tools/byteps -type f) .venv/test
