@@ -27,10 +27,16 @@ class Listeners(Listener):
         self._resumption: Resumption | None = None
 
     def start(
-        self, updates: Updates, verification: Verification, resumption: Resumption, read: Callable[[], None]
+        self,
+        updates: Updates,
+        verification: Verification,
+        resumption: Resumption,
+        *,
+        read: Callable[[], None],
+        dropped: Callable[[], None],
     ) -> None:
         """Tell these parts from now on; the first step may begin after that."""
-        self._read = read
+        self._read, self._dropped = read, dropped
         self._updates = updates
         self._resumption = resumption
         if verification.active:
@@ -57,6 +63,10 @@ class Listeners(Listener):
         """Take updates that are still due from the step before."""
         if self._updates is not None:
             self._updates.settle()
+
+    def dropped(self) -> None:
+        """Give the open step up."""
+        self._dropped()
 
     def read(self) -> None:
         """Clip averages, which somebody reads."""

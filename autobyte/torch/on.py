@@ -29,7 +29,7 @@ from autobyte.torch.listening import Listeners
 from autobyte.torch.model.elementwise import can_cross_steps, is_elementwise
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.held import drop, zero
-from autobyte.torch.model.hooks import Hook
+from autobyte.torch.model.hooks import Hook, around_state
 from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
@@ -127,7 +127,8 @@ class On:
             replanned=self._restart,
         )
         self._resumption = Resumption(self.training.exchange.parameters.values(), optimizer)
-        listeners.start(self._updates, self._verification, self._resumption, self._read_clipped)
+        parts = self._updates, self._verification, self._resumption
+        listeners.start(*parts, read=self._read_clipped, dropped=self._drop)
         self.training.exchange.completed.bears_changes = self._search is not None and not self._search.asked
         self._hooked = not self._is_compiled()  # hooks would make torch compile it again
         self._cross = cross_step and self._may_cross()
@@ -140,17 +141,7 @@ class On:
             self._watch.append(model.register_forward_pre_hook(Hook(self._unhook_compiled), prepend=True))
         else:
             self._warn_untuned()
-        for module in model.modules():  # before a module's state is read or written, updates must be taken
-            self._handles += [
-                module.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
-                module.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),  # type: ignore[no-untyped-call]
-                module.register_load_state_dict_post_hook(Hook(lambda *_: self._resumption.load())),  # type: ignore[no-untyped-call]
-            ]
-        self._handles += [  # the user may read or write the state of the wrapped optimizer itself, too
-            optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.flush())),
-            optimizer.register_load_state_dict_pre_hook(Hook(lambda *_: self.flush())),
-            optimizer.register_load_state_dict_post_hook(Hook(lambda *_: self._resumption.load())),
-        ]
+        self._handles += around_state(model, optimizer, before=self.flush, loaded=self._resumption.load)
 
     @property
     def steps(self) -> int:
@@ -217,15 +208,19 @@ class On:
 
     def _read_clipped(self) -> None:
         """Clip averages, which somebody reads on this rank alone."""
-        self._synchronize()
+        self.synchronize()
         self._looked = True
 
     def _give_up(self) -> None:
         """The user gives up the step of a backward pass. To other ranks, who may take it, it is a step."""
-        self._looked = False
-        self._synchronize(given_up=True)
+        self._drop()
         if not self._evaluating:
             self._after_step()
+
+    def _drop(self) -> None:
+        """Give a step up, and do nothing else: a backward pass may have begun the next."""
+        self._looked = False
+        self.synchronize(given_up=True)
 
     def _after_step(self) -> None:
         """Do what all ranks do after a step, each for itself or together."""
@@ -280,11 +275,8 @@ class On:
         self._steps += 1
         return loss
 
-    def synchronize(self) -> None:
+    def synchronize(self, *, given_up: bool = False, joined: bool = False) -> None:
         """Wait for all averages."""
-        self._synchronize()
-
-    def _synchronize(self, *, given_up: bool = False, joined: bool = False) -> None:
         if self.training.progress.averaged:
             return
         exchange = self.training.exchange
@@ -567,7 +559,7 @@ class On:
         self.flush()
         self.zero_grad()
         progress.outdate()  # the averages of this rank's own last step may still be there, unused
-        self._synchronize(joined=True)
+        self.synchronize(joined=True)
         progress.take()
         progress.end()  # and no window goes on, because the others may leave out an update
         self.zero_grad()

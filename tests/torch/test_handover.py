@@ -89,6 +89,26 @@ def _plain(rank: int) -> None:
     told_twice(rank, lambda model, optimizer: train(model, optimizer, rank, range(500, 525)))
 
 
+@pytest.mark.parametrize("idle", [False, True])
+def test_steps_that_the_models_zero_grad_lets_go_of_are_given_up(idle: bool) -> None:
+    on_ranks(_let_go, 2, idle)
+
+
+def _let_go(rank: int, idle: bool) -> None:
+    def tell(model: nn.Module, optimizer: Any) -> None:
+        own = getattr(model, "module", model)
+        for step in range(12):
+            own.zero_grad()
+            left_out = step % 3 == 1
+            outputs = own[0](rows(rank, step, 5, 12)) if idle and left_out else model(rows(rank, step, 5, 12))
+            outputs.square().mean().backward()
+            if left_out:
+                continue
+            optimizer.step()
+
+    told_twice(rank, tell)
+
+
 def test_by_default_a_short_training_is_ddps_and_writes_no_file(tmp_path: Path) -> None:
     on_ranks(_by_default, 2, str(tmp_path))
 

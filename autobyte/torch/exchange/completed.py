@@ -1,6 +1,6 @@
 """The gradients of a step that backward passes have completed: which travel, who reads them, who has changed them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
 
@@ -21,6 +21,7 @@ class Completed:
         frozen: parameters that do not travel.
         progress: knows whether the step is open.
         arrive: waits for the average at a place, before the step is closed.
+        drop: gives the open step up.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Completed:
         frozen: Mapping[str, nn.Parameter],
         progress: Progress,
         arrive: Callable[[nn.Parameter], None],
+        drop: Callable[[], None],
     ) -> None:
         self.names, self.parameters = list(parameters), list(parameters.values())  # both by place
         self.place = {id(parameter): place for place, parameter in enumerate(self.parameters)}
@@ -37,6 +39,7 @@ class Completed:
         self.awaited = Awaited(self.parameters, arrive)
         self._frozen = frozen
         self._progress = progress
+        self._drop = drop
         self._pass = -1  # the backward pass behind which reads are seen
         self._sent = 0  # how many of them travel
         self._read: set[int] = set()  # places of averages that were read
@@ -83,6 +86,32 @@ class Completed:
         place, gradient, version = complete
         with as_they_are():
             return self.parameters[place].grad is gradient and gradient._version == version
+
+    def give_up(self, gradients: Iterable[tuple[nn.Parameter, Tensor]] | None = None) -> bool:
+        """A backward pass finds an open step that has all its gradients: give the step up where all were let go of.
+
+        A loop does so by the model's `zero_grad()`, or an optimizer does between its own two passes.
+
+        Args:
+            gradients: of the step, by default those that were complete.
+
+        Returns:
+            whether it was given up.
+        """
+        if gradients is None:
+            gradients = [(self.parameters[place], gradient) for place, gradient, _ in self.gradients]
+        of = dict(gradients)
+        with as_they_are():
+            now = [parameter.grad for parameter in self.parameters]
+            if not of or any(parameter.grad is gradient for parameter, gradient in of.items()):
+                return False
+            for parameter in self.parameters:
+                parameter.grad = of.get(parameter)
+        self._drop()
+        with as_they_are():
+            for parameter, gradient in zip(self.parameters, now, strict=True):
+                parameter.grad = gradient
+        return not self._progress.open
 
     def unwatch(self) -> None:
         """Let nobody wait: what trains the model reads gradients before the step, and does not use them."""

@@ -84,7 +84,7 @@ class Exchange:
         self._mirrors = mirrors
         self._control = control
         self._accumulation = accumulation
-        self.completed = Completed(parameters, frozen or {}, self.progress, self._await)
+        self.completed = Completed(parameters, frozen or {}, self.progress, self._await, listener.dropped)
         self._names, self._travelling = self.completed.names, self.completed.parameters
         self._kinds = [(parameter.device, parameter.dtype) for parameter in self._travelling]
         self.marks = marks_of(buffers.streams, self._kinds[0][0])
@@ -122,13 +122,13 @@ class Exchange:
         """Whether backward passes accumulate, and send nothing."""
         return self._muted
 
-    def hand_over(self, make: Callable[[Callable[[], None], Callable[[], None]], Reduction]) -> None:
+    def hand_over(self, make: Callable[[Callable[[], None], Completed], Reduction]) -> None:
         """Let gradients go by PyTorch's reducer from the next step on; all ranks must between the same two steps.
 
         Autograd goes on to look for hooks on a parameter that has had one. Removing the hooks does not end this.
 
         Args:
-            make: the reduction, of what it is to call when a bucket is about to travel, and when a pass leaves some.
+            make: the reduction, of what it is to call when a bucket is about to travel, and what knows of passes.
 
         Raises:
             CommunicationError: what is under way does not arrive within the timeout.
@@ -138,7 +138,7 @@ class Exchange:
             hook.remove()
         self._hooks = []
         self._buffers.recut()
-        self.reduction = make(self._begin_once, self.completed.awaited.set)
+        self.reduction = make(self._begin_once, self.completed)
 
     def take_back(self) -> None:
         """Let gradients go by the session again; all ranks must between the same two steps."""
@@ -443,7 +443,9 @@ class Exchange:
                 count = passes[place] = passes[place] + 1
                 if count != accumulation:
                     if count > accumulation:
-                        raise refusals.too_many_passes(name, count, accumulation)
+                        if not completed.give_up():
+                            raise refusals.too_many_passes(name, count, accumulation)
+                        complete(parameter)
                     return
                 if progress.phase is not _OPEN:
                     self._begin()
@@ -593,11 +595,8 @@ class Exchange:
             if leaves is not None:
                 leaves(self._names[place], gradient)
             try:
-                there = place not in self._mirrored
-                put(
-                    indices[place],
-                    gradient if there else self._mirrors.leave(self._names[place], gradient),
-                    marked=False,
-                )
+                copied = place in self._mirrored
+                given = self._mirrors.leave(self._names[place], gradient) if copied else gradient
+                put(indices[place], given, marked=False)
             except InputError as error:
                 raise InputError(f"parameter '{self._names[place]}': {error}") from None

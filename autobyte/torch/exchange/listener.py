@@ -27,6 +27,9 @@ class Listener:
     def backward(self) -> None:
         """A backward pass has completed a gradient, and nothing has been done with it yet."""
 
+    def dropped(self) -> None:
+        """The user has let go of all gradients of the open step, without a word: give it up."""
+
     def read(self) -> None:
         """Averages of a step that was closed to be clipped are read: clip them."""
 

@@ -15,6 +15,7 @@ from autobyte.internals import OwnReducer, after_backward, backward_pass
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.policies.ddp import FIRST_BUCKET_BYTES
 from autobyte.torch.exchange import refusals
+from autobyte.torch.exchange.completed import Completed
 from autobyte.torch.exchange.control import Control, first_line
 from autobyte.torch.exchange.rollcall import LONG_S
 from autobyte.torch.exchange.session import Session
@@ -42,7 +43,7 @@ class Reduction:
         session: is told of failures.
         control: shares rank 0's buckets.
         begins: is called when a bucket is about to travel.
-        leaves: is called behind a backward pass that leaves buckets without a gradient.
+        completed: hears of a backward pass that leaves buckets without a gradient, and of gradients let go of.
         muted: whether backward passes accumulate and send nothing.
     """
 
@@ -55,14 +56,14 @@ class Reduction:
         session: Session,
         control: Control,
         begins: Callable[[], None],
-        leaves: Callable[[], None],
+        completed: Completed,
         muted: Callable[[], bool],
     ) -> None:
         self._names = list(parameters)
         self._parameters = list(parameters.values())
         self._engine = engine
         self._session = session
-        self._begins, self._leaves = begins, leaves
+        self._begins, self._completed = begins, completed
         self._muted = muted
         self._out: dict[Summed, tuple[list[Tensor], float]] = {}  # buckets under way, and since when (s)
         self._lock = threading.Lock()
@@ -165,6 +166,9 @@ class Reduction:
             return
         self._pass = now
         after_backward(self._note)
+        if self._expecting:
+            noted = [(parameter, gradient) for parameter, gradient, _ in self._noted if gradient is not None]
+            self._completed.give_up(noted)
         if self._expecting and self._left:
             return
         self._repeated = self._expecting  # all gradients of the step are averaged
@@ -179,7 +183,7 @@ class Reduction:
             for parameter, gradient in zip(self._parameters, gradients, strict=True)
         ]
         if self._left:
-            self._leaves()
+            self._completed.awaited.set()
 
     def _called(self, module: nn.Module, _arguments: object, outputs: object) -> None:
         """A module is called between averages and the end of their step, maybe a part of the model alone."""

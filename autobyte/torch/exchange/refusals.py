@@ -13,7 +13,7 @@ def too_many_passes(name: str, passes: int, accumulation: int) -> InputError:
     """A gradient is complete more often in a step than was said."""
     return InputError(
         f"parameter '{name}' got {passes} backward passes in a step of {accumulation}: say accumulation=, "
-        "or put all but the last into no_sync()"
+        "put all but the last into no_sync(), or call this optimizer's zero_grad() before the next, not the model's"
     )
 
 

@@ -263,14 +263,14 @@ class Training:
         """
         exchange, engine = self.exchange, self._meet_for_buckets()
         exchange.hand_over(
-            lambda begins, leaves: Reduction(
+            lambda begins, completed: Reduction(
                 exchange.parameters,
                 bucket_bytes=self.config.partition_bytes,
                 engine=engine,
                 session=self.session,
                 control=self.control,
                 begins=begins,
-                leaves=leaves,
+                completed=completed,
                 muted=lambda: exchange.muted,
             )
         )

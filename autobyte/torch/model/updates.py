@@ -91,7 +91,7 @@ class Updates:
         undo: bool = False,
     ) -> None:
         self._optimizer = optimizer
-        self._part = copy.copy(optimizer)
+        self._part = optimizer  # once layers are known, a copy
         self._pending = PendingOptimizer(optimizer, self._read_state)
         self._averages = averages
         self._undone = undone
@@ -135,6 +135,7 @@ class Updates:
             times: is told when a layer is called, if given.
         """
         see_hooks()
+        self._part = copy.copy(self._optimizer)
         places: dict[nn.Parameter, int] = {}
         for index, layer in enumerate(layers):
             parameters = {name: p for name, p in layer.parameters if name in names}

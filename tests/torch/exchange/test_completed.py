@@ -15,7 +15,7 @@ def make(**frozen: nn.Parameter) -> tuple[Completed, list[nn.Parameter]]:
     parameters = {name: nn.Parameter(torch.zeros(2)) for name in "abc"}
     for parameter in parameters.values():
         parameter.grad = torch.ones(2)
-    return Completed(parameters, frozen, Progress(), lambda _: None), list(parameters.values())
+    return Completed(parameters, frozen, Progress(), lambda _: None, lambda: None), list(parameters.values())
 
 
 def complete(completed: Completed, *places: int) -> None:
