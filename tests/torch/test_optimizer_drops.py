@@ -15,7 +15,7 @@ ENGINES = ["allreduce", "ps", "ordered"]
 
 
 class TwoPasses(torch.optim.SGD):
-    """Sharpness-aware minimisation (Foret et al., ICLR 2021): gradients of the weights at which the loss is highest."""
+    """Sharpness-aware minimisation (Foret et al., ICLR 2021): gradients from where the loss is highest."""
 
     @torch.no_grad()
     def climb(self) -> None:
