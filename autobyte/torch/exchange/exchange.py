@@ -417,21 +417,22 @@ class Exchange:
 
     def _hook_all(self) -> list[RemovableHandle]:
         self.forget()
+        hook = self._hook()
         return [
-            parameter.register_post_accumulate_grad_hook(self._hook(place, name))  # type: ignore[no-untyped-call]
-            for place, (name, parameter) in enumerate(self.parameters.items())
+            parameter.register_post_accumulate_grad_hook(partial(hook, place))  # type: ignore[no-untyped-call]
+            for place, parameter in enumerate(self._travelling)
         ]
 
-    def _hook(self, place: int, name: str) -> Callable[[nn.Parameter], None]:
+    def _hook(self) -> Callable[[int, nn.Parameter], None]:
         """What counts backward passes of a gradient; after the last one of the step it is sent when a block is full.
 
         One function without calls, as far as that goes: it runs for every gradient, and little else does.
         """
         completing, listener, progress = self._completing, self._listener, self.progress
-        accumulation, passes = self._accumulation, self._passes
+        accumulation, passes, names = self._accumulation, self._passes, self._names
         filling, indices, completed = self._filling, self._indices, self.completed
 
-        def complete(parameter: nn.Parameter) -> None:
+        def complete(place: int, parameter: nn.Parameter) -> None:
             with completing:
                 if progress.phase is not _OPEN:  # else an earlier gradient has
                     listener.backward()
@@ -444,8 +445,8 @@ class Exchange:
                 if count != accumulation:
                     if count > accumulation:
                         if not completed.give_up():
-                            raise refusals.too_many_passes(name, count, accumulation)
-                        complete(parameter)
+                            raise refusals.too_many_passes(names[place], count, accumulation)
+                        complete(place, parameter)
                     return
                 if progress.phase is not _OPEN:
                     self._begin()

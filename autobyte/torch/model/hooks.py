@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 from torch import nn
@@ -9,20 +10,12 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 
-class Hook:
-    """A hook of one training.
+class Hook(partial[None]):
+    """A hook of one training: it calls what it is made of, with no call of Python's in between.
 
     Args:
         call: what it does.
     """
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[..., None]) -> None:
-        self._call = call
-
-    def __call__(self, *arguments: Any) -> None:
-        self._call(*arguments)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return type(self)(nothing)

@@ -310,7 +310,7 @@ class Updates:
                 if others := self._arrived_after(first):
                     layers += others
                     self._withdraw(others)
-                    self._averages.wait([name for layer in others for name in layer.parameters])
+                    self._averages.wait(name for layer in others for name in layer.parameters)
                     self._keep_all(layers)
                 self._update(layers)
             except BaseException:
@@ -360,8 +360,9 @@ class Updates:
 
     def _keep_all(self, layers: "Sequence[_Layer]") -> None:
         """Copy layers that are about to be updated ahead of others."""
-        left = [layer for layer in layers if not layer.kept]
-        if left and self._due > len(layers) and not (self._averages.ahead or self._averages.whole):
+        if self._due == len(layers) or self._averages.ahead or self._averages.whole:
+            return
+        if left := [layer for layer in layers if not layer.kept]:
             self._copy(left)
 
     def _after(self, first: int, nbytes: int) -> "list[_Layer]":
