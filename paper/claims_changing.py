@@ -324,11 +324,13 @@ def on_crossing(numbers: Numbers) -> Iterator[str]:
         names = TUNERS | {method: NAMES[method] for method in ("robust", *ON_LINKS)}
         gains = {names[method]: span(slow["bayesian"] / slow[method] - 1) for method in names}
         days = sorted(set(cell["date"]))
+        carried = " and ".join(dict.fromkeys(sheet.where(cell, method="bayesian")["pair"]))
         yield (
             f"Emulated, links of 1 and 0.5 Gbit/s, {MODELS[model]} on servers, compute of 0.15 s, sizes scaled, "
             f"{'one launch' if (count := steps['seed'].nunique()) == 1 else f'{count} launches'} of "
             f"{' to '.join(dict.fromkeys((days[0], days[-1])))}: gain over BO at 0.5 Gbit/s, over phases and "
-            f"launches: {'; '.join(f'{name} {percent(gain)}' for name, gain in gains.items())}."
+            f"launches: {'; '.join(f'{name} {percent(gain)}' for name, gain in gains.items())}. BO "
+            f"carried {carried}: with few bytes in flight, a slower link leaves little to gain."
         )
 
 
