@@ -260,7 +260,7 @@ def draw(
     axes[-1, 0].set_xlabel(f"iteration; ticks: reconfigurations{f' of one {several}' if several else ''}")
     under = [f"shaded: range over {several}{'es' if what == 'emulated' else 's'}, of AutoByte"] if several else []
     under += [f"triangles: below {CUT} %".replace("-", "−")] if what == "emulated" else []
-    axes[-1, 1].set_xlabel(f"iteration; {'; '.join(under)}")
+    axes[-1, 1].set_xlabel("iteration; " + "\n".join(under))
     style.save(figure, name, folder / "figures", what=what)
 
 

@@ -68,10 +68,11 @@ def render(sections: Iterable[Section], numbers: Numbers) -> str:
 
 
 def _figures(section: Section, numbers: Numbers) -> Iterator[str]:
-    """The heading, the simulated figure, and the emulated one where it was measured."""
+    """The heading, the simulated figure, and the emulated ones where they were measured."""
     yield from ("", f"## {section.source}", "", f"![{section.source}](figures/{section.figure}.png)", "")
-    if not numbers[f"{section.figure}.testbed"].empty:
-        yield from (f"![{section.source}, on shaped links](figures/{section.figure}.testbed.png)", "")
+    for kind, links in (("testbed", "shaped links"), ("crossing.testbed", "links of 1 and 0.5 Gbit/s")):
+        if not numbers[f"{section.figure}.{kind}"].empty:
+            yield from (f"![{section.source}, on {links}](figures/{section.figure}.{kind}.png)", "")
 
 
 def _table(table: Table, numbers: Numbers) -> list[str]:
