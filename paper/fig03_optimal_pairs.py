@@ -80,7 +80,7 @@ figure, axes = style.new(4.1, rows=4, columns=8, sharex=True, sharey=True, width
 for place in axes.flat:
     place.set_axis_off()
 places = [place for half in (axes[:, :4], axes[:, 4:]) for place in half.flat]  # one cost beside the other
-if options.quick:
+if len(best) == 4:  # of --quick
     places = [axes[row, column] for column in (0, 4) for row in (0, 2)]
 for place, row in zip(places, best.to_dict("records"), strict=False):
     place.set_axis_on()
