@@ -29,7 +29,7 @@ COVERED_BY = {
     "comparison/panels/regret.py comparison/title.py",
     "comparison/test_policies.py": "cli/policies.py simulator/choose.py",
     "comparison/test_preference.py": "comparison/thrift.py",
-    "exchange/test_averaging.py": "exchange/arrays.py exchange/connection.py exchange/spec.py exchange/times.py",
+    "exchange/test_averaging.py": "exchange/arrays.py exchange/connection.py exchange/times.py",
     "features/test_features.py": "features/*",
     "test_explain.py": "cli/explain.py",
     "integrations/test_lightning.py": "integrations/closures.py",

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from autobyte.errors import InputError
@@ -32,6 +33,11 @@ class ArraySpec(NamedTuple):
     def size(self) -> int:
         """Elements."""
         return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the gradient, as it is computed."""
+        return self.size * np.dtype(self.dtype).itemsize
 
 
 class ArrayLayer(NamedTuple):
@@ -66,6 +72,25 @@ def layers_of(specs: Sequence[ArraySpec]) -> dict[str, list[int]]:
     for place, spec in enumerate(specs):
         layers.setdefault(spec.layer, []).append(place)
     return layers
+
+
+def groups_of(specs: Sequence[ArraySpec], *, small: int) -> list[list[int]]:
+    """Places of gradients that leave and come together: small ones with the one before them.
+
+    Args:
+        specs: in the order of the forward pass.
+        small: the most bytes that a group has beside its first gradient.
+    """
+    groups: list[list[int]] = []
+    left = 0
+    for place, spec in enumerate(specs):
+        if not groups or spec.nbytes > left:
+            groups.append([])
+            left = small
+        else:
+            left -= spec.nbytes
+        groups[-1].append(place)
+    return groups
 
 
 def shape_of(name: str, specs: Sequence[ArraySpec]) -> Model:

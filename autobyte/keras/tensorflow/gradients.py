@@ -1,8 +1,11 @@
 """Gradients as TensorFlow's graph has them: each leaves as soon as it is computed, and its average comes back.
 
-Every gradient has a *stateless* Python function of its own. Stateful operations of a `tf.function` are chained in the
-order in which the program has them: the last layer's gradient, which is computed first, would wait for all others.
-What keeps stateless operations in their places is data alone, so tokens are passed on from each to the next.
+Gradients leave by *stateless* Python functions. Stateful operations of a `tf.function` are chained in the order in
+which the program has them: the last layer's gradient, which is computed first, would wait for all others. What keeps
+stateless operations in their places is data alone, so tokens are passed on from each to the next.
+
+A call costs TensorFlow more than a small gradient costs the network. So small variables (biases, normalization) leave
+and come with the variable before them, by one function: they are a *group*.
 
 - A token that is constant, or a gradient that is, would let TensorFlow run a function once and keep its result. So
   the first token is read from a variable.
@@ -17,10 +20,11 @@ import tensorflow as tf
 
 from autobyte.errors import InputError
 from autobyte.exchange.averaging import Averaging, AveragingSettings
-from autobyte.exchange.spec import ArraySpec
+from autobyte.exchange.spec import ArraySpec, groups_of
 
 log = logging.getLogger("autobyte")
 
+SMALL_BYTES = 64 * 1024  # of variables in a group, beside the first
 _DONE = 0  # what a token holds
 
 
@@ -41,6 +45,7 @@ class GraphGradients:
         self.variables = list(variables)
         self.specs = specs_of(self.variables)
         self.averaging = Averaging(name, self.specs, settings)
+        self.groups = groups_of(self.specs, small=SMALL_BYTES)
         self.failure: BaseException | None = None  # that a function raised within a graph, which hides it
         self._ids = [id(variable) for variable in self.variables]
         self._told_sparse: set[int] = set()
@@ -95,38 +100,42 @@ class GraphGradients:
         Returns:
             a token after which averages may be waited for.
         """
-        left = [
-            self._call(self._ready(place), [self._dense(place, gradient), token], tf.int32)
-            for place, gradient in enumerate(gradients)
-            if gradient is not None
-        ]
+        left = []
+        for group in self.groups:
+            places = [place for place in group if gradients[place] is not None]
+            if places:
+                dense = [self._dense(place, gradients[place]) for place in places]
+                left.append(self._call(self._ready(places), [*dense, token], tf.int32))
         return self._call(self._end, [token, *left, *beside], tf.int32)
 
-    def come(self, place: int, token: Any) -> tuple[Any, Any]:
-        """The average of a gradient, and the token after which the next one may be waited for."""
-        spec = self.specs[place]
+    def come(self, places: Sequence[int], token: Any) -> tuple[list[Any], Any]:
+        """The averages of a group's gradients, and the token after which the next ones may be waited for."""
+        specs = [self.specs[place] for place in places]
 
-        def wait(_: Any) -> tuple[Any, Any]:
-            return self.averaging.wait(place), _token()
+        def wait(_: Any) -> tuple[Any, ...]:
+            return *(self.averaging.wait(place) for place in places), _token()
 
-        average, token = self._call(wait, [token], [tf.as_dtype(spec.dtype), tf.int32])
-        average.set_shape(spec.shape)
-        return average, token
+        *averages, token = self._call(wait, [token], [*(tf.as_dtype(spec.dtype) for spec in specs), tf.int32])
+        for average, spec in zip(averages, specs, strict=True):
+            average.set_shape(spec.shape)
+        return averages, token
 
     def average(self, gradients: Sequence[Any], *beside: Any, after: Any = None) -> list[Any]:
         """Averages over all ranks; None stays None. The first gradient leaves after a token, if there is one."""
         token = self.leave(gradients, self.token() if after is None else after, *beside)
-        averages: list[Any] = []
-        for place, gradient in enumerate(gradients):
-            average = None
-            if gradient is not None:
-                average, token = self.come(place, token)
-            averages.append(average)
+        averages: list[Any] = [None] * len(gradients)
+        for group in self.groups:
+            places = [place for place in group if gradients[place] is not None]
+            if places:
+                came, token = self.come(places, token)
+                for place, average in zip(places, came, strict=True):
+                    averages[place] = average
         return averages
 
-    def _ready(self, place: int) -> Callable[..., Any]:
-        def ready(gradient: Any, _: Any) -> Any:
-            self.averaging.ready(place, gradient)
+    def _ready(self, places: Sequence[int]) -> Callable[..., Any]:
+        def ready(*gradients: Any) -> Any:
+            for place, gradient in zip(places, gradients[:-1], strict=True):  # the last one is a token
+                self.averaging.ready(place, gradient)
             return _token()
 
         return ready

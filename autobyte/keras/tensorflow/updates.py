@@ -82,8 +82,8 @@ class LateUpdates:
         """Take the updates that are due, in the order of the forward pass."""
         due = tf.identity(self._due)
         token = tf.cast(due, tf.int32)  # no constant, see `GraphGradients`
-        for place in range(len(self._gradients.variables)):
-            token = tf.cond(due, self._update_of(place, token), lambda token=token: token)
+        for group in self._gradients.groups:
+            token = tf.cond(due, self._update_of(group, token), lambda token=token: token)
         iterations = self._optimizer.iterations
         iterations.assign_add(tf.cast(due, iterations.dtype))
         self._due.assign(False)
@@ -108,21 +108,25 @@ class LateUpdates:
         self._take()
         self._token = None
 
-    def _update_of(self, place: int, token: Any) -> Callable[[], Any]:
-        variable, optimizer = self._gradients.variables[place], self._optimizer
-
+    def _update_of(self, group: Sequence[int], token: Any) -> Callable[[], Any]:
         def update() -> Any:
-            average, after = self._gradients.come(place, token)
-            if optimizer.loss_scale_factor is not None:
-                average = average / optimizer.loss_scale_factor
-            (average,) = optimizer._clip_gradients([average])
-            self._decay(variable)
-            optimizer.update_step(average, variable.value, self._rate)
-            if variable.constraint is not None:
-                variable.assign(variable.constraint(variable))
+            averages, after = self._gradients.come(group, token)
+            for place, average in zip(group, averages, strict=True):
+                self._update(self._gradients.variables[place], average)
             return after
 
         return update
+
+    def _update(self, variable: Any, average: Any) -> None:
+        """Take one update, as Keras does."""
+        optimizer = self._optimizer
+        if optimizer.loss_scale_factor is not None:
+            average = average / optimizer.loss_scale_factor
+        (average,) = optimizer._clip_gradients([average])
+        self._decay(variable)
+        optimizer.update_step(average, variable.value, self._rate)
+        if variable.constraint is not None:
+            variable.assign(variable.constraint(variable))
 
     def _decay(self, variable: Any) -> None:
         """Decay a weight as Keras does, with the rate of the step that is due."""

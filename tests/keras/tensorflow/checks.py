@@ -261,7 +261,7 @@ class Sleeping(keras.layers.Layer):
         self._note = lambda what: moments.append((what, number, time.monotonic()))
 
     def build(self, shape: Any) -> None:
-        self.weight = self.add_weight(shape=(1,), initializer="zeros")
+        self.weight = self.add_weight(shape=(20_000,), initializer="zeros")  # too large for a group
 
     def call(self, signal: Any) -> Any:
         def forward(signal: Any, _: Any) -> Any:
@@ -270,7 +270,7 @@ class Sleeping(keras.layers.Layer):
 
         def backward(upstream: Any) -> Any:
             time.sleep(0.05)
-            return upstream, np.zeros(1, np.float32)
+            return upstream, np.zeros(20_000, np.float32)
 
         @tf.custom_gradient
         def pause(signal: Any, weight: Any) -> Any:
