@@ -7,10 +7,10 @@
 # make docs    build the documentation site into out/site; warnings are errors
 # make quick   test the core: what decides, and what simulates it; under a minute
 # make test    the tests, except those that make bench runs
+# make mxnet   the engine kvstore, and the store for Gluon, with MXNet in an environment of its own
 # make bench   benchmarks with their ratios, and the tests of the paper's scripts; needs an idle machine
 # make faults  what goes wrong in training, on every engine, tuned and not: docs/faults.md; 10 minutes
 # make night  make faults, random programs, worlds and delays: more than make test has
-# make mxnet   the engine kvstore, and the store for Gluon, with MXNet in an environment of its own
 # make byteps  the engine byteps over BytePS, built from its source distribution in an environment of its own
 # make horovod Horovod beside AutoByte on shaped links, built from its source distribution in an environment of its own
 # make format  fix what a tool can fix

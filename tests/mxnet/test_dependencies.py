@@ -10,10 +10,12 @@ from ranks import on_ranks
 
 pytestmark = WITH_MXNET
 
+IMPORTS = ("autobyte.mxnet", "mxnet.gluon")
+
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_held_array_stalls_its_readers_alone(writes: bool) -> None:
-    assert on_ranks(_held, 1, writes, init=False) == [(7.0 if writes else 0.0) + 1.0]
+    assert on_ranks(_held, 1, writes, init=False, imports=IMPORTS) == [(7.0 if writes else 0.0) + 1.0]
 
 
 def _held(rank: int, writes: bool) -> float:

@@ -20,12 +20,13 @@ from ranks import Ranks, on_ranks
 
 pytestmark = WITH_MXNET
 
+IMPORTS = ("autobyte.mxnet", "mxnet.gluon")
 STEPS, BATCH = 20, 16
 
 
 def test_equals_plain_averaging() -> None:
     """To 1e-6 after 20 steps, from other parameters on each rank, with a frozen one; on MXNet's servers, too."""
-    for furthest in on_ranks(_parity, 2, timeout_s=120):
+    for furthest in on_ranks(_parity, 2, timeout_s=120, imports=IMPORTS):
         assert len(furthest) == 5
         assert max(furthest.values()) <= 1e-6, furthest
 
@@ -105,7 +106,7 @@ def _plain() -> Any:
 
 def test_a_parameter_that_comes_or_goes_is_named() -> None:
     """And a store that is closed within such a step ends, where its gradients were held."""
-    old, gone, come, devices, device, compression, closed, spoilt = on_ranks(_changes, 1)[0]
+    old, gone, come, devices, device, compression, closed, spoilt = on_ranks(_changes, 1, imports=IMPORTS)[0]
     assert old == "mxnet 1.8.0 is too old, 1.9 works: pip install --upgrade mxnet"
     assert gone == "parameter 1 had a gradient in the first step, and has none in this one"
     assert come == "parameter 7 has a gradient, and had none in the first step: make another store"
@@ -148,7 +149,7 @@ def _changes(rank: int) -> list[str]:
 
 def test_averages_come_as_the_forward_pass_needs_them() -> None:
     """In the opposite order of gradients, whatever that of `Trainer` is; it may sort parameters by name."""
-    assert on_ranks(_in_order, 1) == [([2, 0, 1], [2, 0, 1])]
+    assert on_ranks(_in_order, 1, imports=IMPORTS) == [([2, 0, 1], [2, 0, 1])]
 
 
 def _in_order(rank: int) -> tuple[list[int], list[int]]:
@@ -190,7 +191,7 @@ def _noted(places: list[int], wait: Any, place: int, *, copy: bool) -> Any:
 )
 def test_another_model_is_named(kind: str, own: str, theirs: str) -> None:
     """Rank 1's: all ranks end in their first step."""
-    first, second = Ranks(_another, 2, kind, timeout_s=60).outcomes()
+    first, second = Ranks(_another, 2, kind, timeout_s=60, imports=IMPORTS).outcomes()
     unlike = "CommunicationError: ranks [1] have a model unlike rank 0's; rank "
     assert said(first) == f"{unlike}0 has {theirs}"
     assert said(second) == f"{unlike}1 has {own} where rank 0 has {theirs}"
@@ -218,7 +219,7 @@ def _another(rank: int, kind: str) -> None:
 
 def test_sparse_gradients_are_refused() -> None:
     """By `Trainer`, in one line."""
-    (outcome,) = Ranks(_sparse, 1).outcomes()
+    (outcome,) = Ranks(_sparse, 1, imports=IMPORTS).outcomes()
     assert re.search("Cannot use .* with sparse gradients$", said(outcome)), outcome
 
 
@@ -234,7 +235,7 @@ def _sparse(rank: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_killed_or_stopped_is_named(number: signal.Signals) -> None:
     """The loop of the one that is left goes on to its next call, which raises."""
-    ranks = Ranks(_goes, 2, number, timeout_s=60)
+    ranks = Ranks(_goes, 2, number, timeout_s=60, imports=IMPORTS)
     try:
         outcome = said(ranks._outcome(0))
     finally:

@@ -53,6 +53,7 @@ class Session:
         self.timeout_s = timeout.total_seconds()
         self._error: CommunicationError | None = None
         self._changed = threading.Condition()
+        self._naming = threading.Lock()  # held while the roll is called
         self._awaited: set[int] = set()  # tensors whose arrival somebody is to hear of
         self._arrived = [True] * len(plan.job.gradients)
         self._coming = 0  # tensors that have not arrived
@@ -180,13 +181,14 @@ class Session:
         """Raise what has gone wrong, if anything has, and say which rank is silent."""
         if self._error is None:
             return
-        rollcall = self._rollcall
-        others = [] if rollcall is None else [rollcall.absent(), rollcall.heard]
-        where = self._diagnostics.write(str(self._error), *others)
-        where = "" if where in str(self._error) else where
-        if others or where:
-            self._error = CommunicationError("; ".join([str(self._error), *others[:1]]) + where)
-            self._rollcall = None  # once is enough
+        with self._naming:  # several threads may wait
+            rollcall = self._rollcall
+            others = [] if rollcall is None else [rollcall.absent(), rollcall.heard]
+            where = self._diagnostics.write(str(self._error), *others)
+            where = "" if where in str(self._error) else where
+            if others or where:
+                self._error = CommunicationError("; ".join([str(self._error), *others[:1]]) + where)
+                self._rollcall = None  # once is enough
         raise self._error
 
     def fail(self, error: CommunicationError, *, names_silent: bool = False) -> None:
@@ -194,12 +196,13 @@ class Session:
 
         Args:
             error: what has gone wrong.
-            names_silent: its message says which rank is silent: nobody is asked.
+            names_silent: its message says which rank is silent: nobody is asked, if it is the first.
         """
         if self._error is None:
             self._diagnostics.capture()
         with self._changed:
             self._error = self._error or error
+            names_silent = names_silent and self._error is error
             self._changed.notify_all()
         rollcall = self._rollcall  # another thread may let go of it
         if rollcall is not None:

@@ -76,6 +76,36 @@ class NobodySilent:
         return "all ranks are alive"
 
 
+class OneSilent(NobodySilent):
+    """A roll call that takes a moment."""
+
+    def absent(self) -> str:
+        time.sleep(0.2)
+        return "no word from rank 1"
+
+
+def test_a_failure_names_the_silent_rank_once_whoever_raises_it() -> None:
+    """Though another failure, which names it too, comes between; and though threads raise it at the same time."""
+    session = Session(
+        make_plan(8), Later(), rank=0, timeout=timedelta(seconds=20), progress=Progress(), rollcall=OneSilent()
+    )
+    session.fail(CommunicationError("rank 0, step 0: a block is late"))
+    session.fail(CommunicationError("rank 0, step 0: no counts; no word from rank 1"), names_silent=True)
+    raised = list[str]()
+
+    def check() -> None:
+        with pytest.raises(CommunicationError) as error:
+            session.check()
+        raised.append(str(error.value))
+
+    threads = [threading.Thread(target=check) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert raised == ["rank 0, step 0: a block is late; no word from rank 1"] * 3
+
+
 def test_a_plan_never_changes_while_blocks_of_the_last_are_on_a_device() -> None:
     first, second, engine = make_plan(8, 4), make_plan(8, 4, piece=4), StillAtWork()
     session = Session(
