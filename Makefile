@@ -69,11 +69,11 @@ ALONE += tests/test_demo.py tests/torch/exchange/test_ways.py $(addprefix tests/
 ELSEWHERE := tests/benchmarks tests/paper/test_paper_scripts.py
 
 # With MXNet beside PyTorch; without it they are skipped
-WITH_MXNET := tests/mxnet tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
+WITH_MXNET := tests/mxnet tests/scheduler/engines/test_carried.py tests/exchange/test_clusters.py
 WITH_MXNET += tests/testbed/test_testbed_frontends.py::test_gluon_over_mxnets_servers_and_with_autobyte
 WITH_MXNET += tests/test_examples.py::test_digits_are_learned_alike_by_gluon_with_and_without_autobyte
 
-WITH_BYTEPS := tests/scheduler/engines/test_carried.py tests/torch/exchange/test_clusters.py
+WITH_BYTEPS := tests/scheduler/engines/test_carried.py tests/exchange/test_clusters.py
 WITH_BYTEPS += tests/testbed/test_testbed_frontends.py
 
 # No process, no socket, no clock

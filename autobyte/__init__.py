@@ -9,12 +9,12 @@ from floors below its own, and `make check` enforces it.
        testbed                   emulated hosts (network namespaces) on links of given rates
     5  keras                     training with Keras 3, on TensorFlow or PyTorch
        mxnet                     training with MXNet's Gluon
-       exchange                  averages of arrays, for front ends of other frameworks
        integrations              the loops of other libraries: Accelerate, Trainer, Lightning
        torch                     training with PyTorch; measuring models and engines
        comparison                tuners or policies side by side, on simulated jobs
        testing                   contract tests for tuners, policies and engines; engines that fail on purpose
-    4  tuning                    the loop: measure a window, tell the tuner, ask it, switch
+    4  exchange                  what every front end stands on: the link to other ranks, sessions, tuning
+       tuning                    the loop: measure a window, tell the tuner, ask it, switch
        consultation              a tuner in a thread of its own
        prediction                the simulation that some tuners are given
        retuning                  searching again after a change

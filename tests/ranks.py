@@ -189,7 +189,8 @@ def _run(
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    from autobyte.torch.exchange import diagnostics, engines, training  # noqa: PLC0415
+    from autobyte.exchange import diagnostics  # noqa: PLC0415
+    from autobyte.torch.exchange import training, ways  # noqa: PLC0415
 
     stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stderr, 2)
@@ -201,7 +202,7 @@ def _run(
     torch.set_num_threads(1)
     diagnostics.job_folder = lambda: Path(log).parent  # goes with the ranks
     if engine := settings.get(ENGINE):
-        training.resolve = lambda asked, *rest: engine if asked == "auto" else engines.resolve(asked, *rest)
+        training.resolve = lambda asked, *rest: engine if asked == "auto" else ways.resolve(asked, *rest)
     try:
         if init:
             dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))

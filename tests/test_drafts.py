@@ -15,12 +15,12 @@ from autobyte.comparison.page import OURS, save_page
 from autobyte.config import Config
 from autobyte.drafts import draft_of
 from autobyte.errors import FileError
+from autobyte.exchange.tuning.kept import Fingerprint, Kept
 from autobyte.models.profile import LayerEntry, Profile
 from autobyte.nets.checkpoint import Checkpoint
 from autobyte.nets.collection import Folder
 from autobyte.nets.dataset import Groups
 from autobyte.simulator.calibrate import EngineCalibration
-from autobyte.torch.tuning.kept import Fingerprint, Kept
 from autobyte.trace import Span, Trace
 
 LONG = "x" * 3000

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from autobyte import Cluster, Config, Job, make_plan, simulate
 from autobyte.errors import AutoByteError
+from autobyte.exchange.tuning.kept import Kept
 from autobyte.models.pipedream import read_pipedream
 from autobyte.models.profile import Profile
 from autobyte.scenario import Scenario
-from autobyte.torch.tuning.kept import Kept
 from autobyte.units import parse_bytes, parse_credit, parse_rate, parse_seconds
 
 EXAMPLES = int(os.environ.get("AUTOBYTE_PROGRAMS", "200"))  # by night, thousands

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from autobyte.config import Config
-from autobyte.torch.model.planning import agreed_plan
+from autobyte.exchange.planning import agreed_plan
 
 STEPS = 4
 SIZES = [(5, 7), (7, 4), (4, 9), (9, 3)]  # rows that two ranks cannot halve are among them

@@ -13,10 +13,10 @@ COVERED_BY = {
     "cli/test_cli.py": "cli/compare.py cli/console.py cli/convert.py cli/files.py cli/models.py cli/options.py "
     "cli/profile.py cli/report.py cli/simulate.py",
     "cli/test_collect.py": "cli/fit.py cli/workers.py nets/checkpoint.py nets/stored.py",
-    "torch/exchange/test_training.py": "torch/exchange/admission.py torch/tuning/subject.py",
+    "torch/exchange/test_training.py": "exchange/names.py exchange/tuning/subject.py torch/exchange/admission.py",
     "torch/exchange/test_exchange.py": "torch/exchange/listener.py torch/exchange/refusals.py "
     "torch/exchange/tallies.py",
-    "torch/exchange/test_rollcall.py": "torch/exchange/lookout.py",
+    "exchange/test_rollcall.py": "torch/exchange/lookout.py",
     "cli/test_congestion.py": "congestion/datapath/beside.py congestion/record.py",
     "congestion/algos/test_algos.py": "congestion/algos/*",
     "congestion/datapath/test_measure.py": "congestion/datapath/tunnel.py",
@@ -70,6 +70,7 @@ COVERED_BY = {
     "testbed/test_testbed_priority.py": "bench/priority.py",
     "testbed/test_testbed_validation.py": "bench/validation.py cli/validate.py",
     "torch/test_handover.py": "torch/exchange/reduction.py",
+    "torch/test_arguments.py": "exchange/arguments.py",
     "torch/test_optimizer.py": "torch/listening.py torch/on.py",
     "torch/model/test_updates.py": "torch/model/elementwise.py torch/model/held.py",
     "torch/test_optimizer_clipping.py": "torch/clips.py",

@@ -21,8 +21,8 @@ from judge_tables import append, read
 from autobyte.bench.bench import Cell, entry, measure
 from autobyte.bench.priority import undisturbed
 from autobyte.cli.console import progress
+from autobyte.exchange.planning import DEFAULT
 from autobyte.testbed import Testbed
-from autobyte.torch.model.planning import DEFAULT
 
 PATH = Path(__file__).parent.parent / "docs" / "data" / "judge_live.csv"
 CELL = Cell("vgg16", 4, 1.25e8, compute_s=0.4, size_scale=0.063)  # as `make shaped` has it at 1 Gbit/s

@@ -13,13 +13,13 @@ import numpy as np
 
 from autobyte.bound import bound_s, gap_closed
 from autobyte.config import Config
+from autobyte.exchange.arguments import WIRE
 from autobyte.job import Cluster, Job, Model
 from autobyte.models import find
 from autobyte.scheduler.policies.ddp import DEFAULT_MIB
 from autobyte.testbed import SharedGpu, Testbed
 from autobyte.testbed.load import MOST_CORES, OtherLoad
 from autobyte.testbed.validity import measure_links
-from autobyte.torch.exchange.training import WIRE
 from autobyte.units import format_rate
 
 BUCKETS_MIB = (1, 4, 25, 100)  # DDP at its best is the best of these; 25 is its default

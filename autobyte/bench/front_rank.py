@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autobyte.torch.tuning.report import Report
+from autobyte.exchange.tuning.report import Report
 
 Spec = dict[str, Any]  # model, scales, way, engine, tuner, windows, warmup, steps, workers
 

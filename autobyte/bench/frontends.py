@@ -13,12 +13,12 @@ from autobyte.bench.bench import BUCKETS_MIB, Cell, Progress, entry, measure
 from autobyte.bench.front_rank import told_by
 from autobyte.bound import bound_s
 from autobyte.errors import MissingExtra, unknown
+from autobyte.exchange.arguments import SERVED
 from autobyte.scheduler.policies.ddp import DEFAULT_MIB
 from autobyte.testbed import Testbed
 from autobyte.testbed.launch import LaunchError
 from autobyte.testbed.load import MOST_CORES, OtherLoad
 from autobyte.testbed.validity import measure_links
-from autobyte.torch.arguments import SERVED
 from autobyte.units import format_rate
 
 WARMUP = 20  # steps that do not count: AutoByte measures layers and plans in them

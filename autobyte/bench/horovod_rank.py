@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from autobyte.bench.front_rank import begin, told
 from autobyte.bench.torch_loop import model_of, sgd, times, train_by_autobyte, trained
-from autobyte.torch.exchange.connect import own_address
+from autobyte.exchange.connect import own_address
 
 
 def main(text: str) -> None:

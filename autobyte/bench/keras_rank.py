@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 from autobyte.bench.front_rank import Spec, begin, chosen, told
+from autobyte.exchange.tuning.report import Report
 from autobyte.job import Layer
 from autobyte.torch.profiling.emulate import Device
-from autobyte.torch.tuning.report import Report
 
 
 def main(text: str) -> None:

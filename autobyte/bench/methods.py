@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import autobyte.torch as ab
 from autobyte.bench.networks import Network
 from autobyte.config import Config
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER
+from autobyte.exchange.arguments import AUTO, BYTESCHEDULER
 
 BUCKETS_MIB = (1, 4, 25, 100)
 LISTS_MIB = ((1, 4, 25), (100, 25, 4))  # small buckets first, or last; the last size stays

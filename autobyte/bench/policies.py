@@ -16,9 +16,9 @@ from scipy.stats import qmc
 from autobyte.bench.bench import BUCKETS_MIB, Cell, Progress, entry, measure
 from autobyte.comparison.policies import AUTO, Entrant
 from autobyte.config import Config
+from autobyte.exchange.planning import begin_with
 from autobyte.simulator.calibrate import EngineCosts
 from autobyte.simulator.landscape import survey
-from autobyte.torch.model.planning import begin_with
 from autobyte.units import MIB
 
 ENGINE = "allreduce"

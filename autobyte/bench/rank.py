@@ -28,8 +28,8 @@ from autobyte.bench.networks import Network, make
 from autobyte.bench.records import Records, exact, say
 from autobyte.bench.verdict import described
 from autobyte.bound import bound_s
+from autobyte.exchange.arguments import WIRE
 from autobyte.job import Cluster, Job, Model
-from autobyte.torch.exchange.training import WIRE
 from autobyte.torch.profiling.doctor import examine
 from autobyte.torch.profiling.source import Made
 from autobyte.tuning import WINDOW

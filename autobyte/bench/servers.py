@@ -10,8 +10,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from autobyte.exchange.connect import own_address
 from autobyte.scheduler.engines.carriers import environment
-from autobyte.torch.exchange.connect import own_address
 
 
 @contextmanager

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import torch
 
 from autobyte.errors import InputError
+from autobyte.exchange.control import CommunicationError, Control, Tally
+from autobyte.exchange.session import Session
 from autobyte.exchange.times import ArrayTimes
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.exchange.control import CommunicationError, Control, Tally
-from autobyte.torch.exchange.session import Session
 from autobyte.trace import TimeSource
 
 Array = npt.NDArray[Any]

@@ -13,18 +13,18 @@ import torch.distributed as dist
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError, unknown
+from autobyte.exchange.arguments import AUTO, BYTESCHEDULER, SERVED, check_diagnostics, check_policy, check_space
 from autobyte.exchange.arrays import Array
 from autobyte.exchange.connection import ArrayConnection
+from autobyte.exchange.log import show_log
+from autobyte.exchange.planning import DEFAULT, begin_with
 from autobyte.exchange.spec import ArraySpec
+from autobyte.exchange.tuning.advice import DRIFT, Adviser
+from autobyte.exchange.tuning.callback import Callback, WindowReport
+from autobyte.exchange.tuning.online import Online
+from autobyte.exchange.tuning.report import Report, report_on
+from autobyte.exchange.tuning.search import Search
 from autobyte.scheduler.policies import POLICIES
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER, SERVED, check_diagnostics, check_policy, check_space
-from autobyte.torch.log import show_log
-from autobyte.torch.model.planning import DEFAULT, begin_with
-from autobyte.torch.tuning.advice import DRIFT, Adviser
-from autobyte.torch.tuning.callback import Callback, WindowReport
-from autobyte.torch.tuning.online import Online
-from autobyte.torch.tuning.report import Report, report_on
-from autobyte.torch.tuning.search import Search
 from autobyte.tuners import TUNERS
 
 _alive: "weakref.WeakSet[Averaging]" = weakref.WeakSet()

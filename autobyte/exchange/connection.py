@@ -14,23 +14,23 @@ import torch.distributed as dist
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
+from autobyte.exchange.arguments import AUTO, SERVED, WIRE
 from autobyte.exchange.arrays import Arrays
+from autobyte.exchange.control import CommunicationError, Control, first_line
+from autobyte.exchange.diagnostics import Diagnostics
+from autobyte.exchange.engines import STREAMS, connector
+from autobyte.exchange.names import name_for
+from autobyte.exchange.pacing import Pace
+from autobyte.exchange.planning import agreed_plan
+from autobyte.exchange.progress import Progress
+from autobyte.exchange.rollcall import LONG_S
+from autobyte.exchange.secret import VARIABLE, mark
+from autobyte.exchange.session import Session
 from autobyte.exchange.spec import ArrayLayer, ArraySpec, check_specs, layers_of, shape_of
 from autobyte.exchange.times import ArrayTimes
 from autobyte.job import ITEMSIZE, Cluster, Job
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.arguments import AUTO, SERVED
-from autobyte.torch.exchange.control import CommunicationError, Control, first_line
-from autobyte.torch.exchange.diagnostics import Diagnostics
-from autobyte.torch.exchange.engines import STREAMS, connector
-from autobyte.torch.exchange.pacing import Pace
-from autobyte.torch.exchange.progress import Progress
-from autobyte.torch.exchange.rollcall import LONG_S
-from autobyte.torch.exchange.secret import VARIABLE, mark
-from autobyte.torch.exchange.session import Session
-from autobyte.torch.exchange.training import WIRE, name_for
-from autobyte.torch.model.planning import agreed_plan
 
 log = logging.getLogger("autobyte")
 

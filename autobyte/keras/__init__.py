@@ -14,13 +14,13 @@ leave from within TensorFlow's dataflow, or `torch/`, an adapter to `autobyte.to
 """
 
 from autobyte.config import Config, Space
+from autobyte.exchange.control import CommunicationError
+from autobyte.exchange.tuning.callback import WindowReport
+from autobyte.exchange.tuning.report import Report
 from autobyte.keras.callbacks import BroadcastGlobalVariables, LearningRateWarmup, MetricAverage
 from autobyte.keras.processes import broadcast_variables, rank, size
 from autobyte.keras.wrap import DistributedGradientTape, distribute
 from autobyte.keras.wrapped import Wrapped
-from autobyte.torch.exchange.control import CommunicationError
-from autobyte.torch.tuning.callback import WindowReport
-from autobyte.torch.tuning.report import Report
 
 __all__ = [
     "BroadcastGlobalVariables",

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from autobyte.errors import InputError
-from autobyte.torch.exchange.control import Control
-from autobyte.torch.exchange.training import name_for
+from autobyte.exchange.control import Control
+from autobyte.exchange.names import name_for
 
 _timeout = [timedelta(seconds=120)]  # of what ranks say here
 

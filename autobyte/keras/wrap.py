@@ -9,12 +9,12 @@ from typing import Any
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError, needs
+from autobyte.exchange.arguments import AUTO, BYTESCHEDULER, rank_0_speaks
 from autobyte.exchange.averaging import AveragingSettings
+from autobyte.exchange.tuning.callback import WindowReport
 from autobyte.integrations.versions import check_version
 from autobyte.keras.processes import begin, size
 from autobyte.keras.wrapped import OWN, Alone, Wrapped
-from autobyte.torch.arguments import AUTO, BYTESCHEDULER, rank_0_speaks
-from autobyte.torch.tuning.callback import WindowReport
 
 with needs("keras", what="training with Keras"):
     import keras

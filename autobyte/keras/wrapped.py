@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from autobyte.torch.tuning.report import Report
+from autobyte.exchange.tuning.report import Report
 
 #: The attribute of a model that keeps what it is wrapped in.
 OWN = "_autobyte"

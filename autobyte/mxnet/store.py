@@ -17,11 +17,11 @@ import torch.distributed as dist
 from autobyte.errors import InputError
 from autobyte.exchange import ArraySpec, Averaging
 from autobyte.exchange.averaging import AveragingSettings
+from autobyte.exchange.control import CommunicationError, Control
+from autobyte.exchange.names import name_for
 from autobyte.exchange.times import ALONE
 from autobyte.integrations.versions import check_version
 from autobyte.mxnet.dependencies import Release, hold, memory
-from autobyte.torch.exchange.control import CommunicationError, Control
-from autobyte.torch.exchange.training import name_for
 
 Array = npt.NDArray[Any]
 

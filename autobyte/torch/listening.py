@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable
 
+from autobyte.exchange.tuning.online import Online
 from autobyte.torch.exchange.listener import Listener
 from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import Updates
-from autobyte.torch.tuning.online import Online
 
 
 class Listeners(Listener):

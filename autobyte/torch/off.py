@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from autobyte.config import Config
-from autobyte.torch.tuning.report import Report
+from autobyte.exchange.tuning.report import Report
 
 
 class Off:

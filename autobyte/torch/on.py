@@ -15,10 +15,16 @@ from torch.utils.hooks import RemovableHandle
 
 from autobyte.config import Config
 from autobyte.errors import InputError
+from autobyte.exchange.control import CommunicationError
+from autobyte.exchange.tuning.advice import Adviser
+from autobyte.exchange.tuning.callback import Callback
+from autobyte.exchange.tuning.online import Online
+from autobyte.exchange.tuning.recording import Recording
+from autobyte.exchange.tuning.report import Report, report_on
+from autobyte.exchange.tuning.search import Search, fingerprint
 from autobyte.internals import has_compiled_forward, has_compiled_part, is_compiled, see_hooks
 from autobyte.scheduler.policies import check_sizes
 from autobyte.torch.clips import Clips
-from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.join import share_everything
 from autobyte.torch.exchange.resume import Resumption
 from autobyte.torch.exchange.tallies import Heard
@@ -34,12 +40,6 @@ from autobyte.torch.model.layers import CalledLayer, find_layers
 from autobyte.torch.model.timeline import TrainingTimeline
 from autobyte.torch.model.times import LayerTimes
 from autobyte.torch.model.updates import Updates
-from autobyte.torch.tuning.advice import Adviser
-from autobyte.torch.tuning.callback import Callback
-from autobyte.torch.tuning.online import Online
-from autobyte.torch.tuning.recording import Recording
-from autobyte.torch.tuning.report import Report, report_on
-from autobyte.torch.tuning.search import Search, fingerprint
 from autobyte.trace import Trace
 
 log = logging.getLogger("autobyte")

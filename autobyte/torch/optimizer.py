@@ -20,36 +20,26 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError
+from autobyte.exchange.arguments import AUTO, BYTESCHEDULER, SERVED, check_diagnostics, check_space, rank_0_speaks
+from autobyte.exchange.log import show_log
+from autobyte.exchange.pacing import pace_of
+from autobyte.exchange.planning import begin_with
+from autobyte.exchange.tuning.advice import DRIFT
+from autobyte.exchange.tuning.callback import Callback, WindowReport
+from autobyte.exchange.tuning.metrics import metrics
+from autobyte.exchange.tuning.report import Report
+from autobyte.exchange.tuning.search import Search, use_kept
 from autobyte.internals import has_compiled_part, is_making_state, is_unscaling, untraced
-from autobyte.torch.arguments import (
-    AUTO,
-    BYTESCHEDULER,
-    HALVES,
-    SERVED,
-    check,
-    check_diagnostics,
-    check_space,
-    choose_policy,
-    rank_0_speaks,
-    say_untried,
-)
+from autobyte.torch.arguments import HALVES, check, choose_policy, say_untried
 from autobyte.torch.exchange.admission import is_off, is_rank_0
 from autobyte.torch.exchange.join import Company
-from autobyte.torch.exchange.pacing import pace_of
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.groups import free_default_group
 from autobyte.torch.listening import Listeners
-from autobyte.torch.log import show_log
 from autobyte.torch.model.clipping import check_norm
-from autobyte.torch.model.planning import begin_with
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
 from autobyte.torch.tracing.tracing import Tracing
-from autobyte.torch.tuning.advice import DRIFT
-from autobyte.torch.tuning.callback import Callback, WindowReport
-from autobyte.torch.tuning.metrics import metrics
-from autobyte.torch.tuning.report import Report
-from autobyte.torch.tuning.search import Search, use_kept
 
 log = logging.getLogger("autobyte")
 

@@ -12,9 +12,9 @@ from ranks import on_ranks
 from autobyte.bench import cell as rank_side
 from autobyte.bench.bench import Cell, entry
 from autobyte.config import Config
+from autobyte.exchange.tuning import audition
 from autobyte.job import Job
 from autobyte.models import find
-from autobyte.torch.tuning import audition
 from autobyte.units import MIB
 
 ROOT = Path(__file__).parents[2]

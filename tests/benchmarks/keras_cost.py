@@ -10,10 +10,10 @@ import tensorflow as tf
 import torch
 
 import autobyte.keras as ab
+from autobyte.exchange import engines
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
-from autobyte.torch.exchange import engines
 
 LAYERS, WIDTH, PAIRS = 60, 64, 40
 

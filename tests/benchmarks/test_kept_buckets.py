@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.config import Config
-from autobyte.torch.tuning import audition
+from autobyte.exchange.tuning import audition
 from autobyte.units import MIB
 
 BUCKETS = Config(25 * MIB, 25 * MIB, "ddp")

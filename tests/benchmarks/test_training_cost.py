@@ -23,13 +23,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.config import Config
+from autobyte.exchange import control, engines
 from autobyte.models import load
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.base import Done, Engine, Sent
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.streams import Event, Streams
-from autobyte.torch.exchange import control, engines
 from autobyte.torch.model.clipping import Clipping
 from autobyte.torch.model.layers import CalledLayer
 from autobyte.torch.model.marks import HostMarks

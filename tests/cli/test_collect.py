@@ -18,13 +18,13 @@ import pytest
 from autobyte import models
 from autobyte.cli import run
 from autobyte.config import Config
+from autobyte.exchange.tuning.kept import Fingerprint
+from autobyte.exchange.tuning.recording import Recording
 from autobyte.job import Cluster, Job
 from autobyte.nets import stored
 from autobyte.nets.collection import Folder
 from autobyte.nets.dataset import KINDS
 from autobyte.simulator.world import World
-from autobyte.torch.tuning.kept import Fingerprint
-from autobyte.torch.tuning.recording import Recording
 
 SMALL = ("--environments", "4", "--judged", "1", "--seed", "3")
 

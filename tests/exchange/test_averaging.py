@@ -17,9 +17,9 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.exchange import ArraySpec, Averaging
 from autobyte.exchange.averaging import AveragingSettings
+from autobyte.exchange.control import CommunicationError
 from autobyte.exchange.spec import check_specs, layers_of, shape_of
 from autobyte.exchange.times import ArrayTimes
-from autobyte.torch.exchange.control import CommunicationError
 
 SPECS = [
     ArraySpec("first/kernel", "first", (30, 20), "float32"),

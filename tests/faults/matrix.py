@@ -23,10 +23,10 @@ from faults.rows import QUICK, Row, all_rows
 from faulty import SMALL
 from jobs import make_job
 
+from autobyte.exchange.tuning.audition import Audition
 from autobyte.job import Cluster
 from autobyte.scheduler.policies import POLICIES
 from autobyte.simulator.world import World
-from autobyte.torch.tuning.audition import Audition
 from autobyte.tuning import make_tuner
 
 AT_ONCE = 5  # rows; they wait for timeouts most of the time

@@ -28,10 +28,10 @@ from torch.nn.parallel import DistributedDataParallel
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
+from autobyte.exchange.control import CommunicationError
+from autobyte.exchange.tuning import audition
 from autobyte.scheduler.policies.ddp import DEFAULT_BUCKETS
-from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.groups import free_default_group
-from autobyte.torch.tuning import audition
 
 KIB = 1024
 BUCKETS = Config(4 * KIB, 4 * KIB, "ddp")  # three of the small model

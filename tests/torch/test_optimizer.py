@@ -15,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.config import Config
+from autobyte.exchange import engines
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import HostStreams
 from autobyte.scheduler.policies import POLICIES
-from autobyte.torch.exchange import engines
+from autobyte.torch.exchange import ways
 from autobyte.torch.exchange.mirrors import Mirrors
 
 OPTIMIZERS = {
@@ -158,8 +159,8 @@ def test_two_ranks_have_ddps_parameters_to_the_bit(optimizer: str, accumulation:
 
 
 def compare_mirrored(rank: int, accumulation: int) -> list[str]:
-    assert engines.Mirrors is Mirrors
-    engines.Mirrors = partial(Mirrors, everywhere=True)  # type: ignore[assignment, misc]
+    assert ways.Mirrors is Mirrors
+    ways.Mirrors = partial(Mirrors, everywhere=True)  # type: ignore[assignment, misc]
     return compare_all(rank, "sgd", accumulation, None, accumulation // 2)
 
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.errors import InputError
-from autobyte.torch.exchange.control import CommunicationError
+from autobyte.exchange.control import CommunicationError
 
 LOST = 6  # the step in which a rank is lost
 

@@ -16,9 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import autobyte.torch as ab
 from autobyte.errors import InputError
+from autobyte.exchange import parting
 from autobyte.scheduler.engines import allreduce
 from autobyte.scheduler.engines.abandoned import abandoned
-from autobyte.torch.exchange import parting
 
 
 def same_on_all(tensors: list[Tensor]) -> None:

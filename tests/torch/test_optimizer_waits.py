@@ -15,10 +15,10 @@ from faulty import SMALL, make_model, train
 from ranks import on_ranks
 
 import autobyte.torch as ab
+from autobyte.exchange import engines
+from autobyte.exchange.tuning.online import Online
 from autobyte.scheduler.engines.streams import HostStreams
 from autobyte.scheduler.runner import Runner
-from autobyte.torch.exchange import engines
-from autobyte.torch.tuning.online import Online
 
 #: What a thread calls to wait for another, or for a device.
 WAITING = {"acquire", "wait", "sleep", "get", "join", "select", "poll", "recv", "synchronize", "result"}

@@ -27,13 +27,13 @@ import autobyte.torch as ab
 from autobyte.bench.cell import timed
 from autobyte.bound import bound_s
 from autobyte.config import Config
+from autobyte.exchange.planning import agreed_plan, planned_order, priced
+from autobyte.exchange.tuning.costs import BESIDES_S
 from autobyte.job import Cluster, Job, Model
 from autobyte.models import find
 from autobyte.scheduler.plan import Overlap, Plan
 from autobyte.simulator.simulate import simulate
-from autobyte.torch.model.planning import agreed_plan, planned_order, priced
 from autobyte.torch.profiling.emulate import EmulatedModel
-from autobyte.torch.tuning.costs import BESIDES_S
 
 UNREDUCED, OWN = "no all-reduce", "FSDP2 on gloo"
 WHOLE, BLOCKS = "units in turn", "blocks"

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from autobyte.errors import InputError
 from autobyte.exchange.averaging import AveragingSettings
+from autobyte.exchange.control import CommunicationError
+from autobyte.exchange.tuning.report import Report
 from autobyte.keras.processes import broadcast_variables
 from autobyte.keras.tensorflow.gradients import GraphGradients
 from autobyte.keras.tensorflow.updates import LateUpdates, why_at_once
 from autobyte.keras.wrapped import OWN, UNUSED, Overrides, Wrapped
-from autobyte.torch.exchange.control import CommunicationError
-from autobyte.torch.tuning.report import Report
 
 log = logging.getLogger("autobyte")
 

@@ -8,10 +8,10 @@ import torch
 
 from autobyte.errors import InputError
 from autobyte.exchange.averaging import AveragingSettings
+from autobyte.exchange.tuning.report import Report
 from autobyte.keras.processes import broadcast_variables
 from autobyte.keras.wrapped import OWN, UNUSED, Overrides, Wrapped
 from autobyte.torch.optimizer import DistributedOptimizer
-from autobyte.torch.tuning.report import Report
 
 log = logging.getLogger("autobyte")
 

@@ -1,1 +1,1 @@
-"""What moves gradients: ranks that meet, steps that begin and end, blocks that travel, and their failures."""
+"""What PyTorch's gradients need on their way: hooks, steps, copies from a GPU, DDP's buckets, clipping, `Join`."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
 
+from autobyte.exchange.progress import Progress
 from autobyte.internals import after_backward, backward_pass
 from autobyte.torch.exchange import refusals
-from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.model.awaited import Awaited
 from autobyte.torch.model.pending import as_they_are
 

@@ -11,21 +11,21 @@ from torch.autograd.profiler import record_function
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
+from autobyte.exchange.control import CommunicationError, Control, first_line
+from autobyte.exchange.progress import Phase
+from autobyte.exchange.session import Session
 from autobyte.internals import backward_pass, is_profiled, is_shared
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.streams import Event
 from autobyte.scheduler.plan import Plan
 from autobyte.torch.exchange import refusals
 from autobyte.torch.exchange.completed import Complete, Completed
-from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 from autobyte.torch.exchange.filling import Filling
 from autobyte.torch.exchange.flags import StepFlags
 from autobyte.torch.exchange.listener import Listener
 from autobyte.torch.exchange.mirrors import Mirrors
 from autobyte.torch.exchange.norms import norm_of_all
-from autobyte.torch.exchange.progress import Phase
 from autobyte.torch.exchange.reduction import Reduction
-from autobyte.torch.exchange.session import Session
 from autobyte.torch.exchange.tallies import Heard, Tallies
 from autobyte.torch.exchange.waits import Waits
 from autobyte.torch.exchange.ways import Way

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import JoinHook
 from torch.optim import Optimizer
 
-from autobyte.torch.exchange.control import Control
+from autobyte.exchange.control import Control
 
 
 class Company(JoinHook):

@@ -3,11 +3,11 @@
 import threading
 import time
 
+from autobyte.exchange.rollcall import LONG_S, POLL_S
+from autobyte.exchange.session import Session
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.streams import Event
-from autobyte.torch.exchange.rollcall import LONG_S, POLL_S
-from autobyte.torch.exchange.session import Session
 
 ABORT_S = 10.0  # that an abort may take: one that hangs must not keep this thread
 

@@ -4,8 +4,8 @@ import math
 
 import torch
 
+from autobyte.exchange.control import Control
 from autobyte.scheduler.engines.shares import Shares, total_norm
-from autobyte.torch.exchange.control import Control
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 
 

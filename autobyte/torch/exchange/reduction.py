@@ -11,14 +11,14 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.hooks import RemovableHandle
 
 from autobyte.errors import InputError
+from autobyte.exchange.control import Control, first_line
+from autobyte.exchange.rollcall import LONG_S
+from autobyte.exchange.session import Session
 from autobyte.internals import OwnReducer, after_backward, backward_pass
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.policies.ddp import FIRST_BUCKET_BYTES
 from autobyte.torch.exchange import refusals
 from autobyte.torch.exchange.completed import Completed
-from autobyte.torch.exchange.control import Control, first_line
-from autobyte.torch.exchange.rollcall import LONG_S
-from autobyte.torch.exchange.session import Session
 from autobyte.torch.model.step import tensors_in
 
 Summed = torch.futures.Future[list[Tensor]]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autobyte.torch.exchange.control import Control
+from autobyte.exchange.control import Control
 from autobyte.torch.exchange.join import numbers_of
 
 PARTS = ("parameters", "optimizer state", "hyper-parameters")

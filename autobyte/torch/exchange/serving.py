@@ -9,13 +9,13 @@ from pathlib import Path
 import torch.distributed as dist
 
 from autobyte.errors import InputError
+from autobyte.exchange.arguments import check_diagnostics
+from autobyte.exchange.connect import connect
+from autobyte.exchange.control import CommunicationError
+from autobyte.exchange.diagnostics import Diagnostics
+from autobyte.exchange.names import name_for
+from autobyte.exchange.rollcall import PATIENCE_S, RollCall
 from autobyte.scheduler.engines.server import ParameterServer
-from autobyte.torch.arguments import check_diagnostics
-from autobyte.torch.exchange.connect import connect
-from autobyte.torch.exchange.control import CommunicationError
-from autobyte.torch.exchange.diagnostics import Diagnostics
-from autobyte.torch.exchange.rollcall import PATIENCE_S, RollCall
-from autobyte.torch.exchange.training import name_for
 
 LISTEN_S = 0.5  # between two looks at whether the workers have failed
 

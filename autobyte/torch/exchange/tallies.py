@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from autobyte.torch.exchange.control import CommunicationError, Control, Tally
+from autobyte.exchange.control import CommunicationError, Control, Tally
+from autobyte.exchange.session import Session
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.norms import check_clipping
-from autobyte.torch.exchange.session import Session
 
 
 class Heard(NamedTuple):

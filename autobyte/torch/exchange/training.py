@@ -2,18 +2,15 @@
 
 import dataclasses
 import hashlib
-import itertools
 import logging
 import operator
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -22,6 +19,18 @@ from torch.optim import Optimizer
 
 from autobyte.config import Config
 from autobyte.errors import InputError, unknown
+from autobyte.exchange.arguments import AUTO, SERVED, WIRE, rank_0_speaks
+from autobyte.exchange.connect import connect, own_address
+from autobyte.exchange.control import CommunicationError, Control, first_line
+from autobyte.exchange.diagnostics import Diagnostics
+from autobyte.exchange.engines import connector, led
+from autobyte.exchange.names import name_for
+from autobyte.exchange.pacing import Pace
+from autobyte.exchange.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
+from autobyte.exchange.progress import Progress
+from autobyte.exchange.rollcall import LONG_S
+from autobyte.exchange.secret import VARIABLE, mark
+from autobyte.exchange.session import Session
 from autobyte.internals import own_gloo, restart_fails
 from autobyte.job import Cluster, Job
 from autobyte.scheduler.engines.allreduce import AllReduce
@@ -29,40 +38,17 @@ from autobyte.scheduler.engines.halves import Halves
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.arguments import AUTO, SERVED, rank_0_speaks
 from autobyte.torch.exchange.admission import travelling
-from autobyte.torch.exchange.connect import connect, own_address
-from autobyte.torch.exchange.control import CommunicationError, Control, first_line
-from autobyte.torch.exchange.diagnostics import Diagnostics
-from autobyte.torch.exchange.engines import connector, led, resolve, way_of, ways_of
 from autobyte.torch.exchange.exchange import Exchange
 from autobyte.torch.exchange.listener import Listener
 from autobyte.torch.exchange.lookout import Lookout
-from autobyte.torch.exchange.pacing import Pace
-from autobyte.torch.exchange.progress import Progress
 from autobyte.torch.exchange.reduction import Reduction
-from autobyte.torch.exchange.rollcall import LONG_S
-from autobyte.torch.exchange.secret import VARIABLE, mark
-from autobyte.torch.exchange.session import Session
-from autobyte.torch.exchange.ways import Way, Ways
-from autobyte.torch.model.planning import DEFAULT, MeasuredPlan, agreed_plan, unmeasured
+from autobyte.torch.exchange.ways import Way, Ways, resolve, way_of, ways_of
 
 log = logging.getLogger("autobyte")
 
-#: Numbers of wrapped models, by default group and ranks that share them, in the order of construction: the same on
-#: all these ranks. A rank that has just come, and one that has made another default group, begin to count alike.
-_names: WeakKeyDictionary[Any, dict[tuple[int, ...], Iterator[int]]] = WeakKeyDictionary()
-
 PLANNED, LEADER = ORDERS = ("planned", "leader")
 DDPS_THREADS = 2  # threads of a gloo group that DDP uses
-WIRE = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "float16": "float16"}
-
-
-def name_for(ranks: Sequence[int]) -> str:
-    """A name unlike any other for the next wrapped model of these ranks, the same on each of them."""
-    key = tuple(ranks)
-    numbers = _names.setdefault(dist.group.WORLD, defaultdict(itertools.count))
-    return f"ranks{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}/model{next(numbers[key])}"
 
 
 class Training:

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from autobyte.exchange.planning import priced
 from autobyte.job import Cluster, Job, Model
-from autobyte.torch.model.planning import priced
 from autobyte.torch.model.step import Step
 from autobyte.torch.profiling.profile import profile_model
 from autobyte.torch.profiling.source import Made

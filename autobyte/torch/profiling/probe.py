@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 
 from autobyte.errors import InputError, unknown
+from autobyte.exchange.connect import connect
+from autobyte.exchange.control import CommunicationError, Control, first_line
 from autobyte.internals import own_gloo, own_nccl
 from autobyte.job import ITEMSIZE
 from autobyte.scheduler.block import Block, Segment
@@ -29,8 +31,6 @@ from autobyte.scheduler.engines.cuda import CudaStreams
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.engines.server import ParameterServer
 from autobyte.scheduler.engines.streams import Event, HostStreams, Streams
-from autobyte.torch.exchange.connect import connect
-from autobyte.torch.exchange.control import CommunicationError, Control, first_line
 
 TIMEOUT = timedelta(seconds=120)
 POLL_S = 2e-5  # until a device is looked at again

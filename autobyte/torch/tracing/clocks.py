@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from autobyte.exchange.control import Control
 from autobyte.job import Floats
-from autobyte.torch.exchange.control import Control
 
 ROUNDS = 16
 

@@ -11,8 +11,8 @@ from typing import Any
 from torch import nn
 
 from autobyte.errors import FileError
+from autobyte.exchange.control import CommunicationError
 from autobyte.scheduler.plan import Plan
-from autobyte.torch.exchange.control import CommunicationError
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.model.marks import marks_of
 from autobyte.torch.model.timeline import TrainingTimeline, activities, marks_in

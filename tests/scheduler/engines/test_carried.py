@@ -7,12 +7,12 @@ import pytest
 import torch
 from clusters import WITH_BYTEPS, WITH_MXNET, carried
 
+from autobyte.exchange import clusters
 from autobyte.scheduler.block import Block, Segment
 from autobyte.scheduler.engines import carried as module
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.testing import EngineContract
-from autobyte.torch.exchange import clusters
 
 
 class CarriedContract(EngineContract):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from clusters import WITH_MXNET
 
+from autobyte.exchange.clusters import mxnet
 from autobyte.scheduler.engines import carriers
 from autobyte.scheduler.engines.carriers import Carriers, Library, environment, free_port, listens
-from autobyte.torch.exchange.clusters import mxnet
 
 
 def test_processes_belong_to_this_cluster_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from gpus import GPU, Call, Moment, Ranks, Stream, stand_in
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autobyte.config import Config
+from autobyte.exchange.planning import agreed_plan
 from autobyte.job import Cluster, Job, Model
 from autobyte.scheduler.block import Block, Collective, Segment
 from autobyte.scheduler.engines.buffers import Buffers
 from autobyte.scheduler.engines.cuda import CudaStreams
 from autobyte.scheduler.engines.ordered import Ordered
 from autobyte.scheduler.runner import Runner
-from autobyte.torch.model.planning import agreed_plan
 
 
 @pytest.fixture(autouse=True)

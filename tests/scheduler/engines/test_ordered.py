@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._C._profiler import _ExperimentalConfig
 
 from autobyte.config import Config
+from autobyte.exchange.planning import agreed_plan
 from autobyte.internals import own_gloo
 from autobyte.job import Cluster, Job, Layer, Model
 from autobyte.job import Tensor as Described
@@ -28,7 +29,6 @@ from autobyte.scheduler.engines.streams import Event, HostStreams
 from autobyte.scheduler.plan import Plan
 from autobyte.scheduler.policies import POLICIES
 from autobyte.scheduler.runner import Runner
-from autobyte.torch.model.planning import agreed_plan
 
 LATE_S = 2e-3  # at most, before every kernel, every block and every call of a rank
 SIZES = (2, 3)

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from autobyte.errors import InputError
+from autobyte.exchange.progress import Progress
 from autobyte.torch.exchange.completed import Completed
-from autobyte.torch.exchange.progress import Progress
 
 
 def make(**frozen: nn.Parameter) -> tuple[Completed, list[nn.Parameter]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import autobyte.torch as ab
 from autobyte.config import Config
-from autobyte.torch.exchange.control import CommunicationError
+from autobyte.exchange.control import CommunicationError
 from autobyte.torch.exchange.flags import StepFlags
 from autobyte.torch.exchange.tallies import Tallies
 

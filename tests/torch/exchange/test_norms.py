@@ -10,9 +10,9 @@ from jobs import make_job
 from ranks import on_ranks
 
 from autobyte.config import Config
+from autobyte.exchange.control import CommunicationError, Control
 from autobyte.scheduler.engines.shares import Shares
 from autobyte.scheduler.policies import make_plan
-from autobyte.torch.exchange.control import CommunicationError, Control
 from autobyte.torch.exchange.flags import StepCounts, StepFlags
 from autobyte.torch.exchange.norms import check_clipping, norm_of_all
 

@@ -20,11 +20,11 @@ from tuned import adam, beside_ddp
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
+from autobyte.exchange.tuning.kept import Kept
 from autobyte.scheduler.engines.allreduce import AllReduce
 from autobyte.scheduler.engines.base import Engine
 from autobyte.scheduler.engines.ordered import Ordered
-from autobyte.torch.exchange.engines import ways_of
-from autobyte.torch.tuning.kept import Kept
+from autobyte.torch.exchange.ways import ways_of
 
 HOST = Config(1024, 2048, knobs={"fusion": 1}, engine="allreduce")
 HALVES = Config(1024, 1024, "dear", engine="allreduce")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from autobyte.exchange import engines
 from autobyte.testbed.launch import Launch, Seat
-from autobyte.torch.exchange import engines
 from autobyte.torch.profiling import probe
 
 ENGINES = ("allreduce", "ps", "ordered")  # all but those that need a GPU

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ranks import on_ranks
 
-from autobyte.torch.exchange.control import Control
+from autobyte.exchange.control import Control
 from autobyte.torch.tracing.clocks import ROUNDS, ClockOffset, as_first_ranks, measure, offsets
 
 AHEAD_S = np.array([0.0, 1000.0, -3.0])
