@@ -5,6 +5,7 @@ import importlib.util
 import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from ctypes.util import find_library
 from typing import Any
 
 import pytest
@@ -23,7 +24,13 @@ def _is_installed(package: str) -> bool:
     return found is not None and found.origin is not None
 
 
-WITH_MXNET = pytest.mark.skipif(not _is_installed("mxnet"), reason="MXNet is not installed here: make mxnet")
+def _why_no_mxnet() -> str:
+    if not _is_installed("mxnet"):
+        return "MXNet is not installed here: make mxnet"
+    return "" if find_library("quadmath") else "MXNet needs libquadmath.so.0, which is not here: install libquadmath0"
+
+
+WITH_MXNET = pytest.mark.skipif(bool(_why_no_mxnet()), reason=_why_no_mxnet())
 WITH_BYTEPS = pytest.mark.skipif(not _is_installed("byteps"), reason="BytePS is not installed here: make byteps")
 WITH_HOROVOD = pytest.mark.skipif(not _is_installed("horovod"), reason="Horovod is not installed here: make horovod")
 
