@@ -22,8 +22,8 @@ from tuned import adam, make_model
 import autobyte.torch as ab
 from autobyte.config import Config
 from autobyte.errors import InputError
+from autobyte.exchange import arguments
 from autobyte.exchange.arguments import ALONE_S, KEEP, rank_0_speaks
-from autobyte.torch import arguments
 from autobyte.torch.arguments import PolicyChoice, choose_policy
 
 LATER_S = 3.0

@@ -74,9 +74,9 @@ def _wrapped_otherwise(rank: int) -> None:
 #: What can fail while a wrapper is made, in the order in which it is made: module, name, and with which engine.
 STAGES = [
     ("exchange.training", "broadcast_state", "ps"),
-    ("exchange.engines", "Buffers", "allreduce"),
-    ("exchange.engines", "Buffers", "ordered"),
-    ("exchange.engines", "connector", "ps"),
+    ("exchange.ways", "Buffers", "allreduce"),
+    ("exchange.ways", "Buffers", "ordered"),
+    ("exchange.ways", "connector", "ps"),
     ("exchange.training", "own_address", "dear"),
     ("exchange.training", "led", "leader"),
     ("exchange.training", "Session", "allreduce"),
@@ -85,7 +85,7 @@ STAGES = [
     ("exchange.training", "Session", "dear"),
     ("exchange.training", "Session", "ordered"),
     ("exchange.training", "Lookout", "ordered"),
-    ("exchange.engines", "Mirrors", "ordered"),
+    ("exchange.ways", "Mirrors", "ordered"),
     ("exchange.training", "Exchange", "ps"),
     ("on", "Verification", "ps"),
     ("on", "Updates", "allreduce"),
@@ -93,7 +93,7 @@ STAGES = [
 ]
 
 
-ALONE = [("exchange.engines", "connector", "ps"), ("exchange.training", "led", "leader"), ("on", "Updates", "ps")]
+ALONE = [("exchange.ways", "connector", "ps"), ("exchange.training", "led", "leader"), ("on", "Updates", "ps")]
 
 
 def test_what_fails_while_a_wrapper_is_made_leaves_nothing_open() -> None:
