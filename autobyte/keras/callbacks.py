@@ -3,6 +3,8 @@
 import logging
 from typing import Any
 
+import numpy as np
+
 from autobyte.errors import InputError, needs
 from autobyte.keras.processes import broadcast_variables, control, mean, size
 
@@ -45,9 +47,12 @@ class MetricAverage(keras.callbacks.Callback):
         """Average them. Collective."""
         if not logs or size() == 1:
             return
-        names = sorted(logs)
-        control().agree("metrics", "; ".join(names))
-        logs.update(zip(names, mean([float(logs[name]) for name in names]), strict=True))
+        values = {name: np.array(keras.ops.convert_to_numpy(logs[name]), "float64") for name in sorted(logs)}
+        control().agree("metrics", "; ".join(f"{name} {value.shape}" for name, value in values.items()))
+        means = mean(np.concatenate([value.reshape(-1) for value in values.values()]).tolist())
+        for name, value in values.items():  # most are numbers; some have one for each class
+            own, means = means[: value.size], means[value.size :]
+            logs[name] = np.reshape(own, value.shape) if value.ndim else own[0]
 
 
 class LearningRateWarmup(keras.callbacks.Callback):
