@@ -10,7 +10,7 @@ from autobyte.errors import InputError
 from autobyte.exchange.averaging import AveragingSettings
 from autobyte.exchange.tuning.report import Report
 from autobyte.keras.processes import broadcast_variables
-from autobyte.keras.wrapped import OWN, UNUSED, Overrides, Wrapped
+from autobyte.keras.wrapped import OWN, UNUSED, Overrides, Wrapped, other_optimizers, refuse_others
 from autobyte.torch.optimizer import DistributedOptimizer
 
 log = logging.getLogger("autobyte")
@@ -58,6 +58,8 @@ class WrappedModule(Wrapped):
         if cross_step:
             log.info("updates happen in the step whose gradients they take: on torch, Keras updates all at once")
         self._optimizer.build(self._variables)
+        for layer in model._flatten_layers():  # Keras does so late, or never for LoRA's: names would change, or lack
+            layer._track_variables()
         self._stepped = DistributedOptimizer(
             KerasStep(self._optimizer.apply, self._variables), model, policy=settings.policy, config=settings.config,
             tuner=settings.tuner, space=settings.space, budget=settings.budget, seed=settings.seed,
@@ -73,6 +75,7 @@ class WrappedModule(Wrapped):
             self._stepped.close()
             raise
         self._averaged = False  # whether a step has waited for averages
+        self._looked = False  # whether the first one was looked at
         self._overrides.set(self._optimizer, "apply", self._apply())
         self._overrides.set(model, "make_train_function", self._make_train_function(model.make_train_function))
         model.train_function = None
@@ -92,15 +95,21 @@ class WrappedModule(Wrapped):
         self._stepped.close()
 
     def _apply(self) -> Callable[..., None]:
-        known = [id(variable) for variable in self._variables]
+        known = {id(variable) for variable in self._variables}
 
         def averaged(grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
             variables = self._variables if trainable_variables is None else list(trainable_variables)
-            if [id(variable) for variable in variables] != known:
+            if len(variables) != len(known) or {id(variable) for variable in variables} != known:
                 raise InputError(
-                    f"{len(known)} variables were wrapped, and {len(variables)} have gradients, or in another order: "
-                    "compile the model and wrap it again"
+                    f"{len(known)} variables were wrapped, and {len(variables)} have gradients: apply all at once, "
+                    "or compile the model and wrap it again"
                 )
+            for gradient, variable in zip(grads, variables, strict=True):
+                if gradient is not None and gradient is not variable.value.grad:
+                    raise InputError(
+                        f"the gradient of '{variable.path}' is not the .grad that backward() has left, which is what "
+                        "travels: hand that to apply(), and clip or scale averages by the optimizer's own arguments"
+                    )
             self._averaged = True
             self._stepped.step()
 
@@ -121,9 +130,14 @@ class WrappedModule(Wrapped):
         """A training function whose first step must average."""
 
         def called(*arguments: Any) -> Any:
+            if self._looked:
+                return function(*arguments)
+            beside = other_optimizers(self._model)
             result = function(*arguments)
             if not self._averaged:
                 raise InputError(UNUSED)
+            refuse_others(self._model, beside)
+            self._looked = True
             return result
 
         return called

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import torch
-from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of, noting
+from keras_models import WORDS, alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of, noting
 
 import autobyte.keras as ab
 
@@ -67,6 +67,51 @@ def unused(rank: int) -> Any:
     return steps
 
 
+class Unusual(keras.Model):
+    """Layers in a list and in a model that is built late, LoRA, and gradients in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = [keras.layers.Dense(6)]
+        self.head = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
+
+    def call(self, x: Any) -> Any:
+        return self.head(self.blocks[0](x))
+
+    def train_step(self, batch: Any) -> Any:
+        self.zero_grad()
+        loss = keras.losses.MeanSquaredError()(batch[1], self(batch[0]))
+        loss.backward()
+        variables = self.trainable_variables[::-1]
+        with torch.no_grad():
+            self.optimizer.apply([self.given(variable) for variable in variables], variables)
+        return {"loss": loss}
+
+    @staticmethod
+    def given(variable: Any) -> Any:
+        return variable.value.grad
+
+
+def unusual_model() -> Any:
+    keras.utils.clear_session()  # numbers layers from the same on
+    keras.utils.set_random_seed(0)
+    model = Unusual()
+    model(np.zeros((1, WORDS), "float32"))
+    model.blocks[0].enable_lora(2)
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9))
+    return model
+
+
+def unusual(rank: int) -> Any:
+    """A subclass of `Model` with a `train_step` of its own."""
+    theirs, ours = average_after_backward(unusual_model(), all_reduce), unusual_model()
+    wrapped = ab.distribute(ours, keep=None)
+    for model in (theirs, ours):
+        fit(model, rank)
+    wrapped.close()
+    return alike(flat(ours), flat(theirs)) | {"steps": wrapped._stepped._mode.steps}
+
+
 def saved(rank: int) -> Any:
     """Files load without AutoByte, and `evaluate` sees the last update."""
     model = compiled(make_model(0), "adam")
@@ -99,6 +144,23 @@ def refusals(rank: int) -> Any:
     model.train_step = lambda data: {"loss": model(data[0]).mean()}
     wrapped = ab.distribute(model, keep=None)
     refused("own optimizer", lambda: fit(model, rank))
+    wrapped.close()
+    model = unusual_model()
+    model.given = lambda variable: variable.value.grad / 2
+    wrapped = ab.distribute(model, keep=None)
+    refused("scaled", lambda: fit(model, rank))
+    wrapped.close()
+    model = unusual_model()
+    model.other = keras.optimizers.SGD(0.1)
+    usual = model.train_step
+
+    def with_another(batch: Any) -> Any:
+        model.other.apply([torch.ones_like(v.value) for v in model.trainable_variables], model.trainable_variables)
+        return usual(batch)
+
+    model.train_step = with_another
+    wrapped = ab.distribute(model, keep=None)
+    refused("another optimizer", lambda: fit(model, rank))
     wrapped.close()
     backend, version = keras.backend.backend, keras.__version__
     keras.backend.backend = lambda: "jax"
