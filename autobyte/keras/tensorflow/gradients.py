@@ -72,6 +72,25 @@ class GraphGradients:
             "compile the model and wrap it again"
         )
 
+    def placed(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Gradients of some of the variables, in any order, by the places of all; None for the others.
+
+        Raises:
+            InputError: a variable was added after wrapping.
+        """
+        given = dict(zip(map(id, variables), gradients, strict=True))
+        if not given.keys() <= set(self._ids):
+            self.check(variables)
+        return [given.get(each) for each in self._ids]
+
+    def reachable(self, tokens: Sequence[Any]) -> list[Any]:
+        """Those of some tokens that the graph being made can read: not those of a loop or branch that it has left."""
+        graphs, graph = [], tf.compat.v1.get_default_graph()
+        while graph is not None:
+            graphs.append(graph)
+            graph = getattr(graph, "outer_graph", None)
+        return [token for token in tokens if tf.executing_eagerly() or token.graph in graphs]
+
     def token(self) -> Any:
         """What the first function of a step waits for: nothing, but TensorFlow cannot know."""
         return tf.identity(self._clock)

@@ -14,8 +14,9 @@ from autobyte.exchange.control import CommunicationError
 from autobyte.exchange.tuning.report import Report
 from autobyte.keras.processes import broadcast_variables
 from autobyte.keras.tensorflow.gradients import GraphGradients
+from autobyte.keras.tensorflow.tape import travelling
 from autobyte.keras.tensorflow.updates import LateUpdates, why_at_once
-from autobyte.keras.wrapped import OWN, UNUSED, Overrides, Wrapped
+from autobyte.keras.wrapped import OWN, UNUSED, Overrides, Wrapped, other_optimizers, refuse_others
 
 log = logging.getLogger("autobyte")
 
@@ -33,6 +34,8 @@ READERS = (
     "export",
     "get_state_tree",
     "set_state_tree",
+    "save_own_variables",  # whatever of Keras saves or copies a model calls it
+    "load_own_variables",
 )
 
 
@@ -116,13 +119,14 @@ class WrappedModel(Wrapped):
                 return apply(gradients, trainable_variables)
             known = self._gradients.variables
             variables = known if trainable_variables is None else list(trainable_variables)
-            self._gradients.check(variables)
-            marks = [mark for mark in (self._begun, self._lost) if mark is not None]
+            gradients = self._gradients.placed(gradients, variables)
+            marks = self._gradients.reachable([mark for mark in (self._begun, self._lost) if mark is not None])
             self._begun = self._lost = None
             if self._late is not None and self._late.in_step:
                 return self._late.leave(gradients, *marks)
             after = None if self._late is None else self._late.take_here()
-            return apply(self._gradients.average(gradients, *marks, after=after), variables)
+            averages = dict(zip(map(id, known), self._gradients.average(gradients, *marks, after=after), strict=True))
+            return apply([averages[id(variable)] for variable in variables], variables)
 
         return averaged
 
@@ -149,6 +153,7 @@ class WrappedModel(Wrapped):
             try:
                 return train_step(data)
             finally:
+                self._begun = self._lost = None
                 if self._late is not None:
                     self._late.end_step()
 
@@ -176,10 +181,13 @@ class WrappedModel(Wrapped):
 
         def called(*arguments: Any) -> Any:
             nonlocal looked
-            before = progress.steps
+            if looked:
+                return function(*arguments)
+            before, beside = progress.steps, other_optimizers(self._model)
             result = function(*arguments)
-            if not looked and progress.steps == before:
+            if progress.steps == before:
                 raise InputError(UNUSED)
+            refuse_others(self._model, beside, averaged=travelling())
             looked = True
             return result
 

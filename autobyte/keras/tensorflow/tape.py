@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from autobyte.errors import InputError
@@ -29,22 +30,26 @@ class AveragingTape:
 
         Args:
             target: as TensorFlow's tape has it.
-            sources: a variable, or a list of them, the same in every step.
+            sources: a variable, or a list or nest of them, the same in every step.
             output_gradients, keywords: as TensorFlow's tape has them.
 
         Returns:
             averages in the form of `sources`; None where the target does not depend on a variable.
 
         Raises:
-            InputError: some of the variables have travelled with others before.
+            InputError: some of the variables have travelled with others before, or are none.
             CommunicationError: ranks differ in their variables, or do not hear each other.
         """
-        several = isinstance(sources, list | tuple)
-        variables = list(sources) if several else [sources]
+        variables = tf.nest.flatten(sources)
+        for each in variables:
+            if not isinstance(each, keras.Variable | tf.Variable):
+                raise InputError(
+                    f"tape.gradient(): averages are of variables, got {type(each).__name__}: use TensorFlow's"
+                )
         gradients = connected(variables, self._settings)
         computed = self._tape.gradient(target, variables, output_gradients, **keywords)
         averages = gradients.average(computed)
-        return averages if several else averages[0]
+        return tf.nest.pack_sequence_as(sources, averages)
 
     def __enter__(self) -> "AveragingTape":
         self._tape.__enter__()
@@ -55,6 +60,11 @@ class AveragingTape:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
+
+
+def travelling() -> set[int]:
+    """Ids of the variables whose gradients tapes average."""
+    return {id(variable) for gradients in _connected for variable in gradients.variables}
 
 
 def connected(variables: Sequence[Any], settings: AveragingSettings) -> GraphGradients:

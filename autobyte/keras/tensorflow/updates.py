@@ -28,18 +28,19 @@ ELEMENTWISE = (
 
 
 def why_at_once(optimizer: Any, *, eager: bool) -> str:
-    """Why updates cannot wait for the next step; empty if they can."""
-    if eager:
-        return "run_eagerly=True runs operations one after the other"
-    if type(optimizer) not in ELEMENTWISE:
-        return f"{type(optimizer).__name__} is not known to update each variable from its own gradient"
-    if optimizer.global_clipnorm is not None:
-        return "global_clipnorm needs all averages"
-    if optimizer.gradient_accumulation_steps:
-        return "gradient_accumulation_steps updates in some steps alone"
-    if optimizer.use_ema:
-        return "use_ema averages all variables at once"
-    return ""
+    """Why updates of a built optimizer cannot wait for the next step; empty if they can."""
+    overwritten = any(map(optimizer._overwrite_variable_with_gradient, optimizer._trainable_variables))
+    reasons = {
+        "run_eagerly=True runs operations one after the other": eager,
+        f"{type(optimizer).__name__} is not known to update each variable from its own gradient": (
+            type(optimizer) not in ELEMENTWISE
+        ),
+        "a gradient of float8's scales is their next value": overwritten,
+        "global_clipnorm needs all averages": optimizer.global_clipnorm is not None,
+        "gradient_accumulation_steps updates in some steps alone": optimizer.gradient_accumulation_steps,
+        "use_ema averages all variables at once": optimizer.use_ema,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
 
 
 class LateUpdates:
@@ -56,6 +57,7 @@ class LateUpdates:
         self._rate = tf.Variable(0.0, trainable=False, name="autobyte_rate")  # of the step that is due
         self._take: Callable[[], Any] = tf.function(self.take, autograph=False)
         self._token: Any = None  # of the updates in the graph that is being made
+        self._left = False  # whether the gradients of that graph have left
 
     @property
     def in_step(self) -> bool:
@@ -71,10 +73,11 @@ class LateUpdates:
         for spec, gradient in zip(self._gradients.specs, gradients, strict=True):
             if gradient is None:
                 raise InputError(
-                    f"cross_step=True: the loss does not depend on '{spec.name}': freeze it before compile()"
+                    f"cross_step=True: a step applies no gradient to '{spec.name}': freeze it before compile(), or "
+                    "say cross_step=False"
                 )
         ended = self._gradients.leave(gradients, self._token, *beside)
-        self._token = None
+        self._token, self._left = None, True
         self._rate.assign(tf.cast(self._optimizer.learning_rate, tf.float32))
         self._due.assign(tf.equal(ended, 0))
 
@@ -94,14 +97,19 @@ class LateUpdates:
 
         Returns:
             a token after which gradients of this step may leave.
+
+        Raises:
+            InputError: others have left in this step, and what came behind them saw no update.
         """
+        if self._left:
+            raise InputError("cross_step=True: train_step applies gradients more than once: say cross_step=False")
         self.take()
         token, self._token = self._token, None
         return token
 
     def end_step(self) -> None:
         """The graph of a step is made, or could not be."""
-        self._token = None
+        self._token, self._left = None, False
 
     def flush(self) -> None:
         """Take the updates that are due now, between two steps."""

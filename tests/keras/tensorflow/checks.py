@@ -19,13 +19,14 @@ import numpy as np
 import tensorflow as tf
 import torch
 import torch.distributed as dist
-from keras_models import alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of, noting
+from keras_models import WORDS, alike, average_after_backward, compiled, data, fit, flat, make_model, mean_of, noting
 from keras_ranks import load
 
 import autobyte.keras as ab
 from autobyte.bench import keras_rank
 from autobyte.exchange.averaging import AveragingSettings
 from autobyte.keras.tensorflow.tape import connected
+from autobyte.keras.tensorflow.updates import why_at_once
 from autobyte.models import find
 
 SLEEPS_S = 0.02  # in a step that is measured
@@ -164,7 +165,8 @@ def eager_and_tape(rank: int) -> Any:
             loss = loss_of(y, model(x, training=True))
         tape = ab.DistributedGradientTape(tape)
         variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        averages = tape.gradient(loss, {"all": variables})["all"]
+        optimizer.apply_gradients(zip(averages, variables, strict=True))
 
     graph, (x, y), rates = tf.function(step), data(rank), []
     for number in range(20):
@@ -207,6 +209,52 @@ def beside_fit(rank: int) -> Any:
     return alike(made[1], made[0]) | {"waiting": int(model.optimizer.iterations), "kept": "_autobyte" in vars(model)}
 
 
+class Unusual(keras.Model):
+    """Steps that loop over parts of a batch, and apply gradients of some variables alone, in another order."""
+
+    def train_step(self, batch: Any) -> Any:
+        """The gradients of two halves are added up; then the last layer learns once more."""
+        (x, y), variables, loss_of = batch, self.trainable_variables[::-1], keras.losses.MeanSquaredError()
+
+        def add(half: Any, *sums: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = self.optimizer.scale_loss(loss_of(y[half::2], self(x[half::2], training=True)))
+            return half + 1, *(a + b for a, b in zip(sums, tape.gradient(loss, variables), strict=True))
+
+        begun = [tf.constant(0), *map(tf.zeros_like, variables)]
+        sums = tf.while_loop(lambda half, *_: half < 2, add, begun)[1:]
+        self.optimizer.apply(sums, variables)
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, self(x, training=True))
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables[:2]), variables[:2], strict=True))
+        return {"loss": loss}
+
+
+def unusual_model() -> Any:
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((WORDS,))
+    model = Unusual(inputs, keras.layers.Dense(1)(keras.layers.Dense(8, activation="tanh")(inputs)))
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9))
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def unusual(rank: int) -> Any:
+    """A `train_step` of one's own."""
+    theirs, ours = average_after_backward(unusual_model(), all_reduce), unusual_model()
+    wrapped = ab.distribute(ours, keep=None)
+    for model in (theirs, ours):
+        fit(model, rank)
+    wrapped.close()
+    logs: Any = {"each": np.array([1.0, rank]), "loss": float(rank)}
+    ab.MetricAverage().on_epoch_end(0, logs)
+    quantized, optimizer = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), sgd()
+    quantized.quantize("float8")
+    optimizer.build(quantized.trainable_variables)
+    said = why_at_once(optimizer, eager=False)
+    return alike(flat(ours), flat(theirs)) | {"logs": [logs["each"].tolist(), logs["loss"]], "float8": said}
+
+
 def flushed(rank: int) -> Any:
     """With updates that wait, whoever reads weights gets the last one; files load without AutoByte. A tuner is on."""
     seen: list[Any] = []
@@ -234,9 +282,8 @@ def flushed(rank: int) -> Any:
         taken.append(int(model.optimizer.iterations))
         loaded = [*taken, bool(np.array_equal(first, model.predict(x, verbose=0)))]
     if rank == 0:
-        loss = model.evaluate(x, y, verbose=0)[0]
-        model.save(path)
-        again = keras.models.load_model(path)
+        keras.saving.save_model(model, path)  # takes the last update
+        again, loss = keras.models.load_model(path), model.evaluate(x, y, verbose=0)[0]
         same = [np.array_equal(flat(again), flat(model)), abs(again.evaluate(x, y, verbose=0)[0] - loss) < 1e-6]
         loaded = [*map(bool, same), type(again.optimizer).__name__, int(again.optimizer.iterations)]
     report = wrapped.report()
@@ -355,6 +402,25 @@ def refusals(rank: int) -> Any:
     wrapped = ab.distribute(model, keep=None)
     refused("own optimizer", lambda: fit(model, rank))
     wrapped.close()
+    model = unusual_model()
+    wrapped = ab.distribute(model, keep=None, cross_step=True)
+    refused("applied twice", lambda: fit(model, rank))
+    wrapped.close()
+    model, usual = unusual_model(), Unusual.train_step
+    model.other = sgd()
+
+    def with_another(batch: Any) -> Any:
+        model.other.apply([tf.ones_like(v) for v in model.trainable_variables], model.trainable_variables)
+        return usual(model, batch)
+
+    model.train_step = with_another
+    wrapped = ab.distribute(model, keep=None)
+    refused("another optimizer", lambda: fit(model, rank))
+    wrapped.close()
+    with tf.GradientTape() as tape:
+        tape.watch(x := tf.constant(1.0))
+        y = x * model.trainable_variables[0]
+    refused("no variable", lambda: ab.DistributedGradientTape(tape).gradient(y, {"x": x}))
     return said
 
 

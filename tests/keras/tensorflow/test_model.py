@@ -15,6 +15,7 @@ OTHERS = (
     "mixed_precision",
     "eager_and_tape",
     "beside_fit",
+    "unusual",
     "flushed",
     "overlap",
     "measured",
@@ -35,7 +36,7 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
     for found in (first, second):
         for name in (*PARITY, *OTHERS[:-1]):
             assert not str(found[name]).startswith("raised"), f"{name}: {found[name]}"
-        for name in (*PARITY, "eager_and_tape", "beside_fit", "mixed_precision"):
+        for name in (*PARITY, "eager_and_tape", "beside_fit", "unusual", "mixed_precision"):
             assert found[name]["apart"] <= 1e-6, f"{name}: {found[name]}"
             assert found[name]["ranks"], name
         for name in PARITY[:-1]:
@@ -44,6 +45,8 @@ def test_two_ranks_train_as_with_averaging_after_backward(tmp_path: Path) -> Non
         assert ours == theirs
         assert found["beside_fit"]["waiting"] == 30
         assert not found["beside_fit"]["kept"]
+        assert found["unusual"]["logs"] == [[1, 0.5], 0.5]
+        assert "float8" in found["unusual"]["float8"]
         assert len(found["half_way"]) == 2, found["half_way"]
         assert "a step failed half-way" in found["half_way"][1]
         check_flushed(found["flushed"])
@@ -104,5 +107,8 @@ def check_refusals(said: dict[str, str]) -> None:
         ("thawed late", "was added after the model was wrapped"),
         ("own optimizer", "InputError: train_step did not use model.optimizer"),
         ("thawed", "was added after the model was wrapped"),
+        ("applied twice", "InputError: cross_step=True: train_step applies gradients more than once"),
+        ("another optimizer", "InputError: train_step applies gradients with self.other beside model.optimizer"),
+        ("no variable", "InputError: tape.gradient(): averages are of variables, got EagerTensor"),
     ):
         assert words in said[what], f"{what}: {said[what]}"
