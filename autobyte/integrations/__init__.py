@@ -5,5 +5,6 @@
     lightning.py       Lightning: `Trainer(strategy="autobyte")`
     fabric.py          Lightning Fabric: `Fabric(strategy="autobyte")`
 
-`closures.py` has what Lightning's two strategies share, and `versions.py` the versions that were tried.
+`closures.py` has what Lightning's two strategies share, `passes.py` what backward passes have in common, and
+`versions.py` the versions that were tried.
 """

@@ -1,7 +1,7 @@
 """Hugging Face Accelerate: a loop that was written for DDP goes on as it is, and its gradients go by AutoByte.
 
 `Accelerator` has no plug for this: it looks handlers up by their exact class, and wraps models in DDP itself. So the
-six methods that have to do with gradients are replaced on the one accelerator that is handed in.
+methods that have to do with gradients are replaced on the one accelerator that is handed in.
 """
 
 import logging
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from autobyte.errors import InputError, needs
+from autobyte.integrations.passes import before_backward
 from autobyte.integrations.versions import check_version
 from autobyte.torch import DistributedOptimizer
 
@@ -71,11 +72,15 @@ def attach(accelerator: Accelerator, **keywords: Any) -> None:
     accelerator._autobyte = AttachedAccelerator(accelerator, keywords)
 
 
+class _Several(nn.ModuleList):
+    """Models that one optimizer trains."""
+
+
 @dataclass(frozen=True)
 class _Pair:
-    """A model, its optimizer, and what the optimizer is wrapped in; whether AutoByte was on when it was."""
+    """Models, their optimizer, and what the optimizer is wrapped in; whether AutoByte was on when it was."""
 
-    model: nn.Module
+    models: list[nn.Module]
     own: Optimizer
     optimizer: DistributedOptimizer
     was_on: bool
@@ -98,8 +103,8 @@ class AttachedAccelerator:
         self._said: set[str] = set()
         self.use(keywords)
         replaced: list[Callable[..., Any]]
-        replaced = [self.prepare, self.no_sync, self.clip_grad_norm_, self.clip_grad_value_]
-        replaced += [self.free_memory, self.end_training]
+        replaced = [self.prepare, self.no_sync, self.backward, self.clip_grad_norm_, self.clip_grad_value_]
+        replaced += [self.join_uneven_inputs, self.free_memory, self.end_training]
         self._own = {each.__name__: getattr(accelerator, each.__name__) for each in replaced}
         for each in replaced:
             setattr(accelerator, each.__name__, each)
@@ -138,12 +143,27 @@ class AttachedAccelerator:
     @contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
         """`Accelerator.no_sync`: gradients of a model accumulate, and do not travel."""
-        bare = getattr(model, "_orig_mod", model)
+        with ExitStack() as stack:
+            for optimizer in self._optimizers_of(model):
+                stack.enter_context(optimizer.no_sync())
+            yield
+
+    def backward(self, loss: Tensor, **keywords: Any) -> None:
+        """`Accelerator.backward`; gradients accumulate, and do not travel, if `step` will be left out after it."""
         with ExitStack() as stack:
             for pair in self._pairs:
-                if pair.model is bare:
+                before_backward(loss, pair.optimizer)
+                if not self._accelerator.sync_gradients:
                     stack.enter_context(pair.optimizer.no_sync())
-            yield
+            self._own["backward"](loss, **keywords)
+
+    def join_uneven_inputs(self, joinables: list[Any], even_batches: bool | None = None) -> Any:
+        """`Accelerator.join_uneven_inputs`; a model stands for its optimizers."""
+        chosen: dict[Any, None] = {}
+        for each in joinables:
+            own = each.optimizer if isinstance(each, AcceleratedOptimizer) else each
+            chosen |= dict.fromkeys(self._optimizers_of(each) or [own])
+        return self._own["join_uneven_inputs"](list(chosen), even_batches)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """`Accelerator.clip_grad_norm_`; half of the traffic still crosses the step if it is given a whole model."""
@@ -193,16 +213,21 @@ class AttachedAccelerator:
 
     def _optimizer(self, optimizer: Optimizer) -> DistributedOptimizer:
         trained = {p for group in optimizer.param_groups for p in group["params"]}
-        owner = next((model for model in self._models if trained <= set(model.parameters())), None)
-        if owner is None:
+        models = [model for model in self._models if trained & set(model.parameters())]
+        owner = next((model for model in models if trained <= set(model.parameters())), _Several(models))
+        if not trained <= set(owner.parameters()):
             raise InputError(
                 f"no prepared model has all parameters of {type(optimizer).__name__}: hand in the model before its "
                 "optimizer, or with it"
             )
         self._check_accumulation()
         wrapped = DistributedOptimizer(optimizer, owner, **self._keywords)
-        self._pairs.append(_Pair(owner, optimizer, wrapped, was_on=wrapped.training is not None))
+        self._pairs.append(_Pair(_models_in(owner), optimizer, wrapped, was_on=wrapped.training is not None))
         return wrapped
+
+    def _optimizers_of(self, model: Any) -> list[DistributedOptimizer]:
+        bare = getattr(model, "_orig_mod", model)
+        return [pair.optimizer for pair in self._pairs if any(bare is each for each in pair.models)]
 
     def _free(self) -> None:
         """Close every optimizer, whatever another one raises."""
@@ -226,10 +251,9 @@ class AttachedAccelerator:
         """Wrap anew what `free_memory` closed; a compiled model need not have been prepared again."""
         closed = optimizer.optimizer
         self._freed.discard(closed)
-        own, model = closed._optimizer, closed._model
-        if not any(model is known for known in self._models):
-            self._models.append(model)
-        wrapped = self._optimizer(own)
+        models = _models_in(closed._model)
+        self._models += [model for model in models if not any(model is known for known in self._models)]
+        wrapped = self._optimizer(closed._optimizer)
         AcceleratedOptimizer.__init__(optimizer, wrapped, device_placement=False, scaler=optimizer.scaler)
 
     def _check_open(self, optimizer: AcceleratedOptimizer) -> None:
@@ -280,6 +304,10 @@ class AttachedAccelerator:
         if text not in self._said and self._accelerator.is_main_process:
             self._said.add(text)
             log.info("%s", text)
+
+
+def _models_in(owner: nn.Module) -> list[nn.Module]:
+    return list(owner) if isinstance(owner, _Several) else [owner]
 
 
 def _refuse(closure: Any = None) -> Any:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from autobyte.errors import InputError, needs
 from autobyte.integrations.closures import CalledModule, ClosureFirst, bare
+from autobyte.integrations.passes import before_backward
 from autobyte.integrations.versions import check_version
 from autobyte.torch import DistributedOptimizer
 
@@ -92,6 +93,12 @@ class AutoByteFabricStrategy(DDPStrategy):
         ]
         self._wrapped.extend((called, each) for each in made)
         return called, [*made], *scheduler
+
+    def backward(self, tensor: torch.Tensor, *arguments: Any, **keywords: Any) -> None:
+        """Do what Fabric's strategies do; a pass that follows on another in one step adds to averages."""
+        for _, optimizer in self._wrapped:
+            before_backward(tensor, optimizer)
+        super().backward(tensor, *arguments, **keywords)
 
     def get_module_state_dict(self, module: nn.Module) -> dict[str, Any]:
         """The state of the user's own model."""

@@ -14,6 +14,7 @@ from torch.optim import LBFGS, Optimizer
 from autobyte.errors import InputError, needs
 from autobyte.integrations import fabric
 from autobyte.integrations.closures import CalledModule, ClosureFirst, bare
+from autobyte.integrations.passes import before_backward
 from autobyte.integrations.versions import check_version
 from autobyte.torch import CommunicationError
 
@@ -100,6 +101,8 @@ class AutoByteStrategy(DDPStrategy):
         """Do what Lightning's strategies do; hooks that look at gradients find averages."""
         module, plugin = self.lightning_module, self.precision_plugin
         loss = plugin.pre_backward(closure_loss, module)
+        for each in self.optimizers:
+            before_backward(loss, bare(each))
         plugin.backward(loss, module, optimizer, *arguments, **keywords)
         if self._looks is not None and not self._blocked:
             bare(optimizer).synchronize()

@@ -5,6 +5,7 @@ import weakref
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -153,6 +154,70 @@ def frees_and_goes_on(rank: int) -> None:
 
 def test_what_is_freed_is_gone_and_can_be_prepared_again() -> None:
     on_ranks(frees_and_goes_on, 2, timeout_s=200, imports=IMPORTS)
+
+
+def other_ways(rank: int) -> None:
+    """One optimizer of two models, one of which accumulates; several passes in a step; ranks of unlike length."""
+    from accelerate import Accelerator, DataLoaderConfiguration  # noqa: PLC0415
+
+    from autobyte.integrations.accelerate import attach  # noqa: PLC0415
+
+    ended = []
+    for autobyte in (True, False):
+        uneven = DataLoaderConfiguration(even_batches=False)
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, dataloader_config=uneven)
+        if autobyte:
+            attach(accelerator, policy="bytescheduler")
+        torch.manual_seed(0)
+        one, two = models = nn.Linear(4, 8), nn.Linear(8, 1)
+        optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.1)
+        rows = torch.randn(36, 4, generator=torch.Generator().manual_seed(1))
+        one, two, optimizer, loader = accelerator.prepare(
+            one, two, optimizer, DataLoader(TensorDataset(rows), batch_size=4)
+        )
+
+        def loss(inputs: Tensor, one: Any = one, two: Any = two) -> Tensor:
+            value: Tensor = two(one(inputs)).square().mean()
+            return value
+
+        for (inputs,) in list(loader)[:4]:
+            with accelerator.accumulate(two):
+                accelerator.backward(loss(inputs))
+                optimizer.step()
+                optimizer.zero_grad()
+        shares = rows.split(4)[rank::2]
+        for inputs, others in zip(shares[:2], shares[2:], strict=False):
+            accelerator.backward(loss(inputs))
+            accelerator.backward(loss(others))  # adds to averages
+            optimizer.step()
+            optimizer.zero_grad()
+            with accelerator.no_sync(one), accelerator.no_sync(two):
+                first, second = loss(inputs), loss(others)
+            accelerator.backward(first)
+            with accelerator.trigger_sync_in_backward(one), accelerator.trigger_sync_in_backward(two):
+                accelerator.backward(second)
+            optimizer.step()
+            optimizer.zero_grad()
+        accelerator.free_memory()
+        whole = nn.Sequential(*models, nn.Linear(1, 1))
+        model, optimizer = accelerator.prepare(whole, torch.optim.SGD(whole.parameters(), lr=0.1))
+        with (
+            mock.patch.object(Accelerator, "multi_device", new=True),  # else it joins nothing, and warns
+            accelerator.join_uneven_inputs([model]),
+        ):
+            for (inputs,) in loader:
+                accelerator.backward(model(inputs).square().mean())
+                optimizer.step()
+                optimizer.zero_grad()
+        if autobyte:
+            optimizer.optimizer.close()
+        ended.append([*whole.parameters()])
+    for ours, theirs in zip(*ended, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_other_ways_of_training_are_as_with_ddp() -> None:
+    on_ranks(other_ways, 2, timeout_s=60, imports=IMPORTS)
 
 
 def goes_wrong(rank: int) -> list[str]:

@@ -55,11 +55,11 @@ class Told:
     def state(self) -> dict[str, Any]:
         return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule}
 
-    def epoch(self, scale: float = 4.0, *, clips: bool = True, raises: bool = True) -> None:
-        """The loop of Fabric's documentation."""
+    def epoch(self, scale: float = 4.0, *, clips: bool = True, raises: bool = True, all_travel: bool = False) -> None:
+        """The loop of Fabric's documentation; every backward pass may travel, and add to averages."""
         for index, ids in enumerate(self.loader, start=1):
             whole = index % ACCUMULATION == 0 or index == len(self.loader)
-            with self.fabric.no_backward_sync(self.model, enabled=not whole):
+            with self.fabric.no_backward_sync(self.model, enabled=not whole and not all_travel):
                 self.fabric.backward(scale * self.model(input_ids=ids, labels=ids).loss / ACCUMULATION)
             if not whole:
                 continue
@@ -80,10 +80,10 @@ def trains_saves_and_goes_on(rank: int, size: int, folder: str) -> None:
     from autobyte.integrations.fabric import AutoByteFabricStrategy  # noqa: PLC0415
 
     theirs = Told("ddp", size)
-    theirs.epoch()
+    theirs.epoch(all_travel=True)
     theirs.epoch()
     ours = Told(AutoByteFabricStrategy(policy="bytescheduler"), size)
-    ours.epoch()
+    ours.epoch(all_travel=True)
     ours.fabric.save(f"{folder}/half.ckpt", ours.state)
     ours.epoch()
     assert_crosses(ours.optimizer.optimizer)

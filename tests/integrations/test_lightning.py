@@ -32,9 +32,17 @@ SCALE = 4.0  # of the loss, so that gradients are clipped
 
 
 def module(
-    *, manual: bool = False, fails_on: int | None = None, kind: Any = torch.optim.AdamW, **options: Any
+    *,
+    manual: bool = False,
+    passes: int = 1,
+    fails_on: int | None = None,
+    kind: Any = torch.optim.AdamW,
+    **options: Any,
 ) -> Any:
-    """A LightningModule of GPT-2 with a cosine schedule; with manual optimisation, two optimizers share it."""
+    """A LightningModule of GPT-2 with a cosine schedule; with manual optimisation, two optimizers share it.
+
+    Their steps have several passes then, all of which travel.
+    """
     import lightning  # noqa: PLC0415, in ranks only
 
     class Texts(lightning.LightningModule):
@@ -59,6 +67,8 @@ def module(
                 (second, self.head(torch.ones(64)).sub(index).square().mean()),
             ):
                 self.manual_backward(loss)
+                if index % passes:
+                    continue
                 self.clip_gradients(optimizer, gradient_clip_val=LIMIT, gradient_clip_algorithm="norm")
                 optimizer.step()
                 optimizer.zero_grad()
@@ -158,6 +168,7 @@ def other_ways(rank: int) -> list[str]:
     looks: list[Look] = []
     for made, settings, tolerance in (
         ({"manual": True}, manual, 2e-5),
+        ({"manual": True, "passes": 3}, manual, 2e-5),
         ({}, {"gradient_clip_algorithm": "value", "gradient_clip_val": 0.05, "max_epochs": 1}, 2e-5),
         ({}, {"precision": "bf16-mixed", "max_epochs": 1, "callbacks": looks}, 5e-3),
         ({}, {"max_epochs": 1, "plugins": MixedPrecision}, 5e-3),  # with GradScaler

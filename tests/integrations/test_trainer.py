@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,43 @@ def clips_nothing(rank: int, folder: str) -> None:
 
 def test_nothing_waits_for_a_norm_that_is_not_logged(tmp_path: Path) -> None:
     on_ranks(clips_nothing, 2, str(tmp_path), timeout_s=200, imports=IMPORTS)
+
+
+def passes_without_a_step(rank: int, folder: str) -> None:
+    """A stream ends within a step, and begins again; a training step has two passes, the second of other weights."""
+    from torch.utils.data import IterableDataset  # noqa: PLC0415
+    from transformers import Trainer  # noqa: PLC0415
+
+    class Stream(IterableDataset[dict[str, Tensor]]):
+        def __iter__(self) -> Any:
+            return iter([{"input_ids": row, "labels": row} for row in texts()[: 3 * 2 * BATCH]])
+
+    def adversarial(trainer: Any, model: nn.Module, inputs: Any, *_: Any) -> Tensor:
+        loss = Trainer.training_step(trainer, model, inputs)
+        weight = trainer.model.transformer.wte.weight
+        before = weight.detach().clone()
+        with torch.no_grad():
+            weight += 0.1 * weight.grad / weight.grad.norm()
+        Trainer.training_step(trainer, model, inputs)
+        weight.data.copy_(before)
+        return loss
+
+    for step, accumulation in ((None, 2), (adversarial, 1)):
+        settings = {"gradient_accumulation_steps": accumulation, "save_strategy": "no"}
+        trainers = [make(folder, autobyte=autobyte, **settings) for autobyte in (True, False)]
+        for trainer in trainers:
+            if step is None:
+                trainer.train_dataset = Stream()
+            else:
+                trainer.training_step = partial(step, trainer)
+            trainer.train()
+        ours, theirs = trainers
+        assert_alike(outcome(ours), outcome(theirs))
+        ours.optimizer.optimizer.close()
+
+
+def test_passes_add_to_averages_where_no_step_follows(tmp_path: Path) -> None:
+    on_ranks(passes_without_a_step, 2, str(tmp_path), timeout_s=200, imports=IMPORTS)
 
 
 def looks_at_everything(rank: int, folder: str) -> list[str]:

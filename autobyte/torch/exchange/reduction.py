@@ -197,10 +197,7 @@ class Reduction:
     def _add(self, bucket: Tensor) -> Summed:
         """Sum a bucket, in the thread of the backward pass."""
         if self._repeated:
-            raise InputError(
-                f"parameter '{self._names[0]}' and others got 2 backward passes in a step of 1: "
-                "say accumulation=, or put all but the last into no_sync()"
-            )
+            raise refusals.too_many_passes(self._names[0], 2, 1)
         self._begins()
         self._left -= bucket.numel()
         if not self._left and self._parts is None:  # a pass of a part would add to averages, and nobody would know

@@ -13,7 +13,8 @@ def too_many_passes(name: str, passes: int, accumulation: int) -> InputError:
     """A gradient is complete more often in a step than was said."""
     return InputError(
         f"parameter '{name}' got {passes} backward passes in a step of {accumulation}: say accumulation=, "
-        "put all but the last into no_sync(), or call this optimizer's zero_grad() before the next, not the model's"
+        "put all but the last into no_sync(), or call this optimizer's synchronize() before the next, which then "
+        "adds to averages, or its zero_grad() in place of the model's"
     )
 
 
