@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -278,7 +279,7 @@ class AttachedAccelerator:
         if not self._accelerator.sync_gradients:
             return given, None  # a backward pass that does not travel
         members = {parameter for parameter in given if parameter.requires_grad}
-        concerned = []
+        left, concerned = members, []
         for pair in self._pairs:
             training = pair.optimizer.training
             if training is None:
@@ -288,11 +289,21 @@ class AttachedAccelerator:
                 return given, pair.optimizer
             if travelling & members:
                 concerned.append(pair.optimizer)
+                left = left - travelling
         for optimizer in concerned:
             optimizer.synchronize()
         if concerned:
             self._say_once("parameters are clipped that are not those of one optimizer: all averages are waited for")
+            self._average([parameter for parameter in given if parameter in left])
         return given, None
+
+    def _average(self, parameters: list[Tensor]) -> None:
+        """Average gradients that no optimizer uses, as DDP does: a norm without them differs, or one of each rank."""
+        of_models = {parameter for model in self._models for parameter in model.parameters()}
+        for parameter in parameters:
+            if parameter in of_models:
+                own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad = self._accelerator.reduce(own, "mean")
 
     def _check_accumulation(self) -> None:
         chosen = self._accelerator.gradient_state.plugin_kwargs

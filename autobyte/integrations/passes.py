@@ -27,7 +27,8 @@ def before_backward(loss: Any, optimizer: DistributedOptimizer) -> None:
 
 def _reaches(loss: Any, parameters: set[int]) -> bool:
     """Whether a backward pass may add to a gradient of these; a function in Python may hide a graph of its own."""
-    nodes, seen = [loss.grad_fn if isinstance(loss, Tensor) else None], {None}
+    nodes: list[Any] = [loss.grad_fn if isinstance(loss, Tensor) else None]
+    seen: set[Any] = {None}
     while nodes:
         node = nodes.pop()
         if node in seen:

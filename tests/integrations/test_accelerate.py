@@ -220,6 +220,36 @@ def test_other_ways_of_training_are_as_with_ddp() -> None:
     on_ranks(other_ways, 2, timeout_s=60, imports=IMPORTS)
 
 
+def clips_more_than_it_trains(rank: int) -> None:
+    """The norm is of layers as well that are not frozen, and that no optimizer trains."""
+    from accelerate import Accelerator  # noqa: PLC0415
+
+    from autobyte.integrations.accelerate import attach  # noqa: PLC0415
+
+    ended = []
+    for autobyte in (True, False):
+        accelerator = Accelerator(cpu=True)
+        if autobyte:
+            attach(accelerator)
+        torch.manual_seed(0)
+        own = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+        model, optimizer = accelerator.prepare(own, torch.optim.SGD(own[1].parameters(), lr=0.1))
+        norms = []
+        for rows in torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(rank)):
+            accelerator.backward(10 * model(rows).square().mean())
+            norms.append(float(accelerator.clip_grad_norm_(model.parameters(), LIMIT)))
+            optimizer.step()
+            own.zero_grad()
+        ended.append((copied(own), norms))
+        if autobyte:
+            optimizer.optimizer.close()
+    assert_alike(*ended)
+
+
+def test_a_norm_may_have_gradients_that_no_optimizer_uses() -> None:
+    on_ranks(clips_more_than_it_trains, 2, timeout_s=60, imports=IMPORTS)
+
+
 def goes_wrong(rank: int) -> list[str]:
     """Faults of a loop, one after the other; what each says."""
     from accelerate import Accelerator, DistributedDataParallelKwargs  # noqa: PLC0415

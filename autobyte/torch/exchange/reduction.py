@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.hooks import RemovableHandle
 
-from autobyte.errors import InputError
 from autobyte.exchange.control import Control, first_line
 from autobyte.exchange.rollcall import LONG_S
 from autobyte.exchange.session import Session
