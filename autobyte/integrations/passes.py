@@ -21,11 +21,11 @@ def before_backward(loss: Any, optimizer: DistributedOptimizer) -> None:
         return
     with as_they_are():
         held = {id(each) for each in training.exchange.parameters.values() if each.grad is not None}
-    if held and _reaches(loss, held):  # else the step was given up, or the pass completes other gradients of it
+    if held and reaches(loss, held):  # else the step was given up, or the pass completes other gradients of it
         optimizer.synchronize()
 
 
-def _reaches(loss: Any, parameters: set[int]) -> bool:
+def reaches(loss: Any, parameters: set[int]) -> bool:
     """Whether a backward pass may add to a gradient of these; a function in Python may hide a graph of its own."""
     nodes: list[Any] = [loss.grad_fn if isinstance(loss, Tensor) else None]
     seen: set[Any] = {None}
