@@ -23,7 +23,7 @@ ALIASES: Mapping[str, Any] = {
     "cumproduct": np.cumprod,
     "round_": np.round,
     "in1d": np.isin,
-    "trapz": np.trapezoid,
+    "trapz": getattr(np, "trapezoid", None),  # NumPy 1 has the old name itself
     "row_stack": np.vstack,
 }
 FUNCTIONS = ("mirr", "msort", "npv", "pmt", "ppmt", "pv", "rate")  # that MXNet names, and never calls
