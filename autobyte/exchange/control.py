@@ -98,7 +98,8 @@ class Control:
         """The mean of ranks' losses, if they are numbers: an optimizer that decides by one must decide alike."""
         if not isinstance(loss, torch.Tensor | float):
             return loss
-        mean = float(self.gather(torch.tensor([float(loss)], dtype=torch.float64, device="cpu")).mean())
+        here = float(loss if isinstance(loss, float) else loss.detach())
+        mean = float(self.gather(torch.tensor([here], dtype=torch.float64, device="cpu")).mean())
         return mean if isinstance(loss, float) else torch.full_like(loss.detach(), mean)
 
     def gather_later(self, numbers: torch.Tensor) -> "Tally":

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,19 @@ def test_of_a_message_its_first_sentence_is_said() -> None:
         "Duplicate GPU detected : ranks 1 and 0"
     )
     assert first_line(TimeoutError()) == "TimeoutError"
+
+
+def test_a_loss_that_still_has_its_graph_is_averaged_without_a_warning() -> None:
+    """Closures return such a loss, skorch's for every optimizer."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        alone: Any = SimpleNamespace(gather=lambda numbers: torch.stack([numbers, numbers + 2]))
+        mean = Control.mean(alone, torch.tensor(3.0, requires_grad=True))
+    finally:
+        torch.set_warn_always(before)
+    assert mean == 4
+    assert not mean.requires_grad
 
 
 def test_ranks_with_different_models_end_at_once() -> None:
