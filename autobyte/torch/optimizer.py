@@ -32,7 +32,7 @@ from autobyte.exchange.tuning.search import Search, use_kept
 from autobyte.internals import has_compiled_part, is_making_state, is_unscaling, untraced
 from autobyte.torch.arguments import HALVES, check, choose_policy, say_untried
 from autobyte.torch.exchange.admission import is_off, is_rank_0
-from autobyte.torch.exchange.join import Company
+from autobyte.torch.exchange.join import Company, is_sharded
 from autobyte.torch.exchange.training import Training
 from autobyte.torch.groups import free_default_group
 from autobyte.torch.listening import Listeners
@@ -425,6 +425,10 @@ class DistributedOptimizer(Optimizer, Joinable):
         """
         if not kwargs.get("divide_by_initial_world_size", True):
             raise InputError("divide_by_initial_world_size=False is not supported: averages are over all ranks")
+        if is_sharded(self._optimizer):
+            raise InputError(
+                "Join cannot follow ZeroRedundancyOptimizer, whose step() all ranks must take: use another"
+            )
         control = None if self.training is None else self.training.control
         return Company(control, step=self._accompany, follow=self._follow)
 

@@ -1,5 +1,6 @@
 """Checkpoints of `torch.distributed.checkpoint` and safetensors: what is saved between steps is what DDP saves."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import torch.distributed.checkpoint as dcp
 from ranks import on_ranks
 from stories import assert_equal, make_mlp, parameters_of, rows, sgd, train, with_ab, with_ddp
 from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
+
+from autobyte.errors import InputError
 
 ENGINES = ("allreduce", "ordered", "ps")
 
@@ -175,3 +179,33 @@ def _safetensors(rank: int, folder: str) -> None:
     expected = story(with_ddp)
     for engine in ENGINES:
         assert_equal(story(with_ab, engine=engine), expected)
+
+
+def test_state_that_ranks_share_out_among_them_is_saved_and_loaded(tmp_path: Path) -> None:
+    """Ranks' states differ on purpose then: nobody has loaded another checkpoint."""
+    on_ranks(_shared_out, 2, str(tmp_path))
+
+
+def _shared_out(rank: int, folder: str) -> None:
+    with warnings.catch_warnings(action="ignore"):  # PyTorch's own, of the import
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: PLC0415
+
+    def story(wrap: Any, name: str) -> list[Tensor]:
+        module = make_mlp()
+        zero = ZeroRedundancyOptimizer(module.parameters(), torch.optim.Adam, lr=0.01)
+        model, optimizer = wrap(module, zero)
+        train(model, optimizer, rank, range(5))
+        optimizer.consolidate_state_dict(to=0)
+        if rank == 0:
+            torch.save(optimizer.state_dict(), f"{folder}/{name}")
+        dist.barrier()
+        train(model, optimizer, rank, range(5, 7))
+        optimizer.load_state_dict(torch.load(f"{folder}/{name}", weights_only=False))
+        train(model, optimizer, rank, range(7, 14))
+        if wrap is with_ab:
+            with pytest.raises(InputError, match="Join cannot follow ZeroRedundancyOptimizer"), Join([optimizer]):
+                pass
+            optimizer.close()
+        return parameters_of(module, optimizer)
+
+    assert_equal(story(with_ab, "ours"), story(with_ddp, "theirs"))

@@ -41,6 +41,11 @@ class Company(JoinHook):
         self._follow(int(last.nonzero().max()))
 
 
+def is_sharded(optimizer: Optimizer) -> bool:
+    """Whether each rank has state for a part of the parameters only, and `step()` is collective."""
+    return any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(optimizer).__mro__)
+
+
 @torch.no_grad()
 def share_everything(model: nn.Module, optimizer: Optimizer, control: Control, *, source: int) -> None:
     """Send one rank's parameters, buffers, optimizer state and hyper-parameters to all others. Collective."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from autobyte.exchange.control import Control
-from autobyte.torch.exchange.join import numbers_of
+from autobyte.torch.exchange.join import is_sharded, numbers_of
 
 PARTS = ("parameters", "optimizer state", "hyper-parameters")
 PRIME = 1_000_003  # so that two tensors that change places are seen
@@ -77,8 +77,12 @@ class Resumption:
 
     @torch.no_grad()
     def fingerprint(self) -> Tensor:
-        """Numbers that are the same on two ranks if their parameters, optimizer state and groups are: [3], int64."""
-        states = [self._optimizer.state.get(parameter, {}) for parameter in self._parameters]
+        """Numbers that are the same on two ranks if their parameters, optimizer state and groups are: [3], int64.
+
+        State that is sharded differs on purpose, and does not count.
+        """
+        held = {} if is_sharded(self._optimizer) else self._optimizer.state
+        states = [held.get(parameter, {}) for parameter in self._parameters]
         groups = [numbers_of(group) for group in self._optimizer.param_groups]
         numbers = [_number(part) for part in (self._parameters, states, groups)]
         return torch.stack([number.cpu() for number in numbers])
