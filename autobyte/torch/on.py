@@ -361,7 +361,7 @@ class On:
         Raises:
             InputError: always.
         """
-        raise InputError("add parameter groups before DistributedOptimizer is made")
+        raise InputError("add parameter groups before DistributedOptimizer is made: close() it, add, and wrap again")
 
     def reconfigure(self, config: Config) -> None:
         """Use a config from the next step on. Collective."""

@@ -59,7 +59,7 @@ def _bypass(rank: int, why: str) -> None:
 
 
 def test_parameter_groups_come_before_wrapping() -> None:
-    with pytest.raises(RankError, match="add parameter groups before DistributedOptimizer is made"):
+    with pytest.raises(RankError, match=r"before DistributedOptimizer is made: close\(\) it, add"):
         on_ranks(_late_group, 2)
 
 

@@ -72,7 +72,10 @@ def travelling(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter
         raise InputError(f"the optimizer trains no parameter of '{type(model).__name__}'")
     foreign = len(trained) - len(parameters)
     if foreign:
-        raise InputError(f"the optimizer trains {foreign} parameters that are not of '{type(model).__name__}'")
+        raise InputError(
+            f"the optimizer trains {foreign} parameters that are not of '{type(model).__name__}': hand in "
+            "torch.nn.ModuleList([…]) of all models and losses that it trains"
+        )
     elsewhere = next((name for name, p in parameters.items() if p.device.type not in ("cpu", "cuda")), None)
     if elsewhere is not None:
         device = parameters[elsewhere].device
