@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_solve, cholesky
-from scipy.spatial.distance import pdist, squareform
 
 from autobyte.config import Config, Space
 from autobyte.errors import needs
@@ -19,7 +17,6 @@ from autobyte.tuners.base import Tuner
 
 with needs("tune", what="the Bayesian search"):
     import skopt
-    from skopt.learning import GaussianProcessRegressor
     from skopt.space import Real
     from skopt.space import Space as SearchSpace
 
@@ -122,40 +119,7 @@ def _optimizer(box: list[tuple[float, float]], *, initial: int, margin: float, s
         n_jobs=1,
     )
     search.space = _Box(search.space.dimensions)
-    search.base_estimator_ = Process(**search.base_estimator_.get_params(deep=False))
     return search
-
-
-class Process(GaussianProcessRegressor):  # type: ignore[misc]  # scikit-optimize has no types
-    """Its likelihood written out: scikit-learn's, the same to the bit, mostly looks parameters up by their names.
-
-    The kernel is amplitude² · Matérn 5/2 + noise, a length scale for each of several knobs.
-    """
-
-    def log_marginal_likelihood(
-        self, theta: Floats | None = None, eval_gradient: bool = False, clone_kernel: bool = True
-    ) -> Any:
-        """Of the logarithms of the kernel's parameters, and its gradient."""
-        if theta is None or not eval_gradient or len(theta) < 4:
-            return super().log_marginal_likelihood(theta, eval_gradient, clone_kernel)
-        points, values = self.X_train_, self.y_train_[:, None]
-        amplitude, scale, noise = np.exp(theta[0]), np.exp(theta[1:-1]), np.exp(theta[-1])
-        far, eye = pdist(points / scale) * math.sqrt(5), np.eye(len(points))
-        matern = squareform((1.0 + far + far**2 / 3.0) * np.exp(-far)) + eye
-        apart = (points[:, None] - points) ** 2 / scale**2
-        root = np.sqrt(5 * apart.sum(-1))[..., None]
-        slope = 5.0 / 3.0 * apart * (root + 1) * np.exp(-root)
-        gradient = np.dstack((amplitude * matern, slope * amplitude, noise * eye))
-        try:
-            lower = cholesky(amplitude * matern + noise * eye + self.alpha * eye, lower=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            return -np.inf, np.zeros_like(theta)
-        solved = cho_solve((lower, True), values, check_finite=False)
-        inverse = cho_solve((lower, True), eye, check_finite=False)
-        likelihood = -0.5 * np.einsum("ik,ik->k", values, solved) - np.log(np.diag(lower)).sum()
-        likelihood -= len(points) / 2 * np.log(2 * np.pi)
-        inner = np.einsum("ik,jk->ijk", solved, solved) - inverse[..., None]
-        return likelihood.sum(), 0.5 * np.einsum("ijl,jik->kl", inner, gradient).sum(axis=-1)
 
 
 class _Box(SearchSpace):  # type: ignore[misc]  # scikit-optimize has no types

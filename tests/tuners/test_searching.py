@@ -3,19 +3,19 @@
 import importlib
 import sqlite3
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
 import optuna
 import pytest
+from skopt.learning import GaussianProcessRegressor as Process
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError, MissingExtra
 from autobyte.job import Model
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
-from autobyte.tuners.bayesian import Bayesian, BayesianPublished, Process, _optimizer
+from autobyte.tuners.bayesian import Bayesian, BayesianPublished
 from autobyte.tuners.descent import Descent
 from autobyte.tuners.optuna import Optuna
 from autobyte.tuners.optuna_cmaes import OptunaCmaEs
@@ -71,7 +71,7 @@ def test_searches_rest_after_fifteen_trials() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "fits"), [(Bayesian, 10), (BayesianPublished, 5)]
-)  # of 15 trials, 5 or 10 at random
+)  # of 15 trials
 def test_no_process_is_fitted_that_nobody_asks(kind: type[Tuner], fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted = list[int]()
     fit = Process.fit
@@ -80,26 +80,6 @@ def test_no_process_is_fitted_that_nobody_asks(kind: type[Tuner], fits: int, mon
     )
     drive(kind(SPACE, model=MODEL, seed=1), windows=20)
     assert fitted == list(range(15 - fits, 15))
-
-
-@pytest.mark.parametrize("knobs", [1, 2, 3])
-def test_the_likelihood_is_that_of_scikit_learn_to_the_bit(knobs: int) -> None:
-    random = np.random.default_rng(knobs)
-    ours = _optimizer([(0.0, 1.0)] * knobs, initial=5, margin=0.005, seed=0).base_estimator_
-    theirs = Process.__base__(**ours.get_params(deep=False))
-    points = random.uniform(size=(12, knobs))
-    points[1] = points[0]  # asked twice
-    values = random.uniform(-2, 0, 12)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a parameter at its bound
-        for process in (ours, theirs):
-            process.fit(points, values)
-    assert ours.alpha_.tolist() == theirs.alpha_.tolist()
-    bounds = ours.kernel_.bounds
-    for theta in [*random.uniform(*bounds.T, size=(50, len(bounds))), bounds[:, 0]]:
-        one, other = (p.log_marginal_likelihood(theta, eval_gradient=True) for p in (ours, theirs))
-        assert one[0] == other[0]
-        assert one[1].tolist() == other[1].tolist()
 
 
 def test_the_published_search_drops_its_first_measurement_and_keeps_to_its_ranges() -> None:
