@@ -3,7 +3,7 @@
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,7 @@ class Truth:
         for took in (*times.values(), whole):
             pairs |= dict.fromkeys(sorted(took, key=took.__getitem__)[:LIKELY])
         self._configs = list(pairs)
-        self._took = np.array([seconds_of_slots(cell, config) for config in pairs])
+        self._took = seconds_of_slots(cell, self._configs)
 
     def of_slots(self) -> list[tuple[int, Config, float]]:
         """The best pair of every slot: (first iteration, config, samples/s)."""
@@ -207,11 +207,14 @@ def _step_s(state: Job, configs: Sequence[Config]) -> dict[Config, float]:
     return dict(zip(land.configs, land.step_s.tolist(), strict=True))
 
 
-def seconds_of_slots(cell: Cell, config: Config) -> Floats:
-    """Time of every slot under a config that never changes (s), shape [slots]."""
-    world = World(cell.job, scenario=cell.scenario, effects=runs.EFFECTS, seed=cell.seed)
+def seconds_of_slots(cell: Cell, configs: Sequence[Config]) -> Floats:
+    """Time of every slot under configs that never change (s), shape [configs, slots]."""
+    worlds = [World(cell.job, scenario=cell.scenario, effects=runs.EFFECTS, seed=cell.seed) for _ in configs]
     slots = range(0, cell.windows * WINDOW, SLOT)
-    return np.array([sum(world.measure(config, iterations=SLOT).step_s) for _ in slots])
+    took = np.empty((len(configs), len(slots)))
+    for slot, (row, config) in product(range(len(slots)), enumerate(configs)):  # slot by slot: all share its costs
+        took[row, slot] = sum(worlds[row].measure(config, iterations=SLOT).step_s)
+    return took
 
 
 def phases(cell: Cell, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -31,19 +31,25 @@ def cut_and_fuse(gradients: Gradients, partition_bytes: int) -> Tiling:
     A tensor that does not fit into the room left begins a new block; the last piece of a cut tensor leaves its room
     to the tensors after it. A block carries one dtype, and is as urgent as its earliest tensor.
     """
-    blocks: list[list[Segment]] = []
-    room, kind = 0, -1  # elements left in the last block
-    for tensor, numel in enumerate(gradients.numel.tolist()):
-        full = max(1, partition_bytes // int(gradients.itemsize[tensor]))
-        if numel and numel <= room and kind == gradients.kind[tensor]:
-            blocks[-1].append(Segment(tensor, 0, numel))
+    # in columns at once: an object for each of thousands of pieces takes longer than a simulated step
+    tensors, starts, stops, edges = list[int](), list[int](), list[int](), list[int]()
+    room, open_kind = 0, -1  # elements left in the last block
+    columns = zip(gradients.numel.tolist(), gradients.itemsize.tolist(), gradients.kind.tolist(), strict=True)
+    for tensor, (numel, itemsize, kind) in enumerate(columns):
+        fits = numel <= room and kind == open_kind
+        pieces = range(0, numel, max(1, numel if fits else partition_bytes // itemsize))
+        if not fits:
+            edges += range(len(starts), len(starts) + len(pieces))
+        tensors += [tensor] * len(pieces)
+        starts += pieces
+        stops += [*pieces[1:], numel][: len(pieces)]
+        if fits:
             room -= numel
-            continue
-        for start in range(0, numel, full):
-            stop = min(start + full, numel)
-            blocks.append([Segment(tensor, start, stop)])
-            room, kind = full - (stop - start), int(gradients.kind[tensor])
-    return Tiling.of(gradients, blocks, priority=[block[0].tensor for block in blocks])
+        elif pieces:
+            room, open_kind = pieces.step - (numel - pieces[-1]), kind
+    tensor_of, start, stop = np.array([tensors, starts, stops], dtype=np.int64)
+    first = np.array(edges, dtype=np.int64)
+    return Tiling(gradients, tensor_of, start, stop, np.append(first, len(starts)), priority=tensor_of[first])
 
 
 @lru_cache(maxsize=16)

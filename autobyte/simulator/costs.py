@@ -20,7 +20,7 @@ Hosts whose links are alike are one *link class*.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -106,50 +106,56 @@ class WindowCosts:
         seed: int = 0,
     ) -> Self:
         """Work out the costs of running a plan for some iterations of a scenario."""
-        cluster, count = plan.job.cluster, iterations + 1
-        n, alone = cluster.workers, cluster.workers == 1
-        time = Timeline.of(cluster, scenario, first=first, iterations=count)
-        jitter = effects.compute_factors(seed=seed, first=first, iterations=count, workers=n)
-        constant = not scenario.changes and not effects.jitter
-        leader, worker_class = _steady_classes(cluster) if constant else _classes(cluster, time, jitter)
-        rates = effects.rate_factors(seed=seed, first=first, iterations=count)[:, None]
-        up, down = time.up_bytes_per_s[:, leader] * rates, time.down_bytes_per_s[:, leader] * rates
-        share, members = cluster.share[leader], np.bincount(worker_class)
-        if cluster.servers and plan.tiling.gathers is not None:  # each class pulls by itself, over its own links
-            host = link = np.arange(len(leader))
-        else:
-            host, link = _group(np.concatenate([up, down, share[None]]).T)
-        # A class pushes in unison: a server's downlink carries all its members at once. What a host sends to itself
-        # stays off the link; over all workers that is a factor of (n-1)/n.
-        crowd = members * ((n - 1) / n) * (1.0 + effects.incast * max(0, n - 2))
-        hop, hops = cluster.overhead_s[1], 2 * (cluster.nodes - 1)
-        messages = np.rint(cluster.servers * (1.0 - share))
-        remote = cluster.remote[leader]
-        served = (members[:, None] - np.eye(len(leader))) * (share > 0)  # workers of a class, by a host of another
+        cluster, halved = plan.job.cluster, plan.tiling.gathers is not None
+        without = _without_blocks(cluster, halved, iterations, first, scenario, effects, seed)
         held_s, latency_s, stretch = of_blocks(cluster, plan.tiling, effects)
-        return cls(
-            worker_class=worker_class,
-            leader=leader,
-            link=link,
-            compute=time.slowdown[:, leader] * jitter[:, leader],
-            up_bytes_per_s=up,
-            down_bytes_per_s=down[:, host],
-            ring_s_per_byte=(hops / cluster.nodes / np.minimum(up, down)).max(axis=1) + cluster.local_s_per_byte,
-            push_up_s_per_byte=remote / up,
-            push_down_s_per_byte=crowd[None, :, None] * (share[host] / down[:, host])[:, None, :],
-            pull_up_s_per_byte=(n - 1) * share / up,
-            pull_down_s_per_byte=remote[host] / down[:, host],
-            own_pull_up_s_per_byte=served * (share / up)[:, None, :],
-            serves=share > 0,
-            link_serves=share[host] > 0,
-            push_hold_s=np.where(alone, 0.0, cluster.overhead_s[0] / 2 + messages * hop),
-            pull_hold_s=0.0 if alone else cluster.overhead_s[0] / 2 + (n - 1) * hop,
-            own_pull_hold_s=np.where(served > 0, cluster.overhead_s[0] / 2 + served * hop, 0.0),
-            ring_hold_s=held_s,
-            latency_s=latency_s,
-            stretch=stretch,
-            effects=effects,
-        )
+        return cls(**without, ring_hold_s=held_s, latency_s=latency_s, stretch=stretch, effects=effects)
+
+
+@lru_cache(maxsize=2)  # one window is simulated under many plans, one after the other
+def _without_blocks(
+    cluster: Cluster, halved: bool, iterations: int, first: int, scenario: Scenario, effects: Effects, seed: int
+) -> dict[str, Any]:
+    """Those of the costs that are the same whatever the blocks, if these are whole, or if they are halves."""
+    count = iterations + 1
+    n, alone = cluster.workers, cluster.workers == 1
+    time = Timeline.of(cluster, scenario, first=first, iterations=count)
+    jitter = effects.compute_factors(seed=seed, first=first, iterations=count, workers=n)
+    constant = not scenario.changes and not effects.jitter
+    leader, worker_class = _steady_classes(cluster) if constant else _classes(cluster, time, jitter)
+    rates = effects.rate_factors(seed=seed, first=first, iterations=count)[:, None]
+    up, down = time.up_bytes_per_s[:, leader] * rates, time.down_bytes_per_s[:, leader] * rates
+    share, members = cluster.share[leader], np.bincount(worker_class)
+    if cluster.servers and halved:  # each class pulls by itself, over its own links
+        host = link = np.arange(len(leader))
+    else:
+        host, link = _group(np.concatenate([up, down, share[None]]).T)
+    # A class pushes in unison: a server's downlink carries all its members at once. What a host sends to itself
+    # stays off the link; over all workers that is a factor of (n-1)/n.
+    crowd = members * ((n - 1) / n) * (1.0 + effects.incast * max(0, n - 2))
+    hop, hops = cluster.overhead_s[1], 2 * (cluster.nodes - 1)
+    messages = np.rint(cluster.servers * (1.0 - share))
+    remote = cluster.remote[leader]
+    served = (members[:, None] - np.eye(len(leader))) * (share > 0)  # workers of a class, by a host of another
+    return {
+        "worker_class": worker_class,
+        "leader": leader,
+        "link": link,
+        "compute": time.slowdown[:, leader] * jitter[:, leader],
+        "up_bytes_per_s": up,
+        "down_bytes_per_s": down[:, host],
+        "ring_s_per_byte": (hops / cluster.nodes / np.minimum(up, down)).max(axis=1) + cluster.local_s_per_byte,
+        "push_up_s_per_byte": remote / up,
+        "push_down_s_per_byte": crowd[None, :, None] * (share[host] / down[:, host])[:, None, :],
+        "pull_up_s_per_byte": (n - 1) * share / up,
+        "pull_down_s_per_byte": remote[host] / down[:, host],
+        "own_pull_up_s_per_byte": served * (share / up)[:, None, :],
+        "serves": share > 0,
+        "link_serves": share[host] > 0,
+        "push_hold_s": np.where(alone, 0.0, cluster.overhead_s[0] / 2 + messages * hop),
+        "pull_hold_s": 0.0 if alone else cluster.overhead_s[0] / 2 + (n - 1) * hop,
+        "own_pull_hold_s": np.where(served > 0, cluster.overhead_s[0] / 2 + served * hop, 0.0),
+    }
 
 
 def of_blocks(cluster: Cluster, tiling: Tiling, effects: Effects) -> tuple[Floats, Floats, Floats]:

@@ -47,13 +47,12 @@ class Bayesian(Tuner):
             return self._space.at([min(max(u, 0.0), 1.0) for u in self._search.ask()])
 
     def tell(self, measurement: Measurement) -> None:
-        """Fit the process to it."""
+        """Fit the process to it; after the last trial nobody will ask."""
         self._left -= 1
         if self._left >= 0:
+            place, value = self._space.locate(measurement.config), math.log(_positive(measurement.mean_s))
             with _quiet():
-                self._search.tell(
-                    list(self._space.locate(measurement.config)), math.log(_positive(measurement.mean_s))
-                )
+                self._search.tell(list(place), value, fit=self._left > 0)
 
 
 class BayesianPublished(Tuner):
@@ -92,7 +91,7 @@ class BayesianPublished(Tuner):
         return Config(partition, min(max(credit, least, 1), max(most, 1)), default.policy, default.knobs)
 
     def tell(self, measurement: Measurement) -> None:
-        """Fit the process to it, in seconds."""
+        """Fit the process to it, in seconds; after the last trial nobody will ask."""
         self._windows += 1
         if 1 < self._windows <= TRIALS + 1:
             config = measurement.config
@@ -103,7 +102,7 @@ class BayesianPublished(Tuner):
                 )
             ]
             with _quiet():
-                self._search.tell(place, measurement.mean_s)
+                self._search.tell(place, measurement.mean_s, fit=self._windows <= TRIALS)
 
 
 def _optimizer(box: list[tuple[float, float]], *, initial: int, margin: float, seed: int) -> skopt.Optimizer:

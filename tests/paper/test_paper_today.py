@@ -65,7 +65,7 @@ def test_nothing_in_figure_5_is_faster_than_the_optimum(scripts: Path) -> None:
     for pair in figure.Space().grid()[
         8 * 16 :: 11
     ]:  # from partitions of 1 MiB on: smaller ones take seconds to simulate
-        speeds = cell.job.samples * figure.changing.SLOT / figure.changing.seconds_of_slots(cell, pair)
+        speeds = cell.job.samples * figure.changing.SLOT / figure.changing.seconds_of_slots(cell, [pair])
         assert (speeds <= 1.005 * optimum.to_numpy()).all(), pair
 
 
@@ -170,7 +170,7 @@ def test_no_pair_that_ran_in_one_slot_is_faster_than_the_optimum_in_another(scri
     pairs = [tuple(float(number) for number in pair.strip("⟨⟩").split(",")) for pair in ran]
     assert len(pairs) >= 4
     for partition_mb, credit in pairs:
-        took = changing.seconds_of_slots(cell, figure.jobs.pair(partition_mb, credit))
+        took = changing.seconds_of_slots(cell, [figure.jobs.pair(partition_mb, credit)])[0]
         speeds = cell.job.samples * changing.SLOT / took
         assert (speeds <= 1.005 * optimum.to_numpy()).all(), (partition_mb, credit)  # labels have three digits
 
@@ -183,7 +183,7 @@ def test_the_optimum_knows_pairs_beside_those_that_ran(scripts: Path) -> None:
     pruned = changing.Truth(cell, [cell.default], grid)
     best = [1 / speed for _, _, speed in pruned.of_slots()]
     for config in grid[6 * 16 :: 3]:  # from partitions of 256 KiB on: smaller ones take seconds to simulate
-        took = changing.seconds_of_slots(cell, config) / (cell.job.samples * changing.SLOT)
+        took = changing.seconds_of_slots(cell, [config])[0] / (cell.job.samples * changing.SLOT)
         assert all(seconds >= 0.995 * least for seconds, least in zip(took, best, strict=True)), config
 
 

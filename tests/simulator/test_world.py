@@ -24,6 +24,16 @@ def test_windows_follow_each_other_and_switches_cost() -> None:
     assert third.mean_s == pytest.approx(step_s(JOB, B))
 
 
+def test_what_all_plans_share_in_a_window_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, draw = list[int](), Effects.compute_factors
+    monkeypatch.setattr(Effects, "compute_factors", lambda self, **of: drawn.append(of["first"]) or draw(self, **of))
+    worlds = {config: World(JOB, effects=Effects(jitter=0.1), seed=17) for config in (A, B)}
+    for _ in range(2):
+        for config, world in worlds.items():
+            world.measure(config, iterations=10)
+    assert drawn == [0, 10]
+
+
 def test_a_slower_link_shows_at_its_iteration() -> None:
     world = World(JOB, scenario=Scenario("slow", (Change(at=5, up="25%", down="25%"),)))
     steps = world.measure(A, iterations=10).step_s

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
+from skopt.learning import GaussianProcessRegressor as Process
 
 from autobyte.config import Config, Space
 from autobyte.errors import InputError, MissingExtra
@@ -66,6 +67,19 @@ def test_searches_rest_after_fifteen_trials() -> None:
         assert [config is None for config in asked] == [False] * 14 + [True] * 6
     published = drive(BayesianPublished(SPACE, model=MODEL), windows=20)
     assert [config is None for config in published] == [False] * 15 + [True] * 5  # the first window was dropped
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits"), [(Bayesian, 10), (BayesianPublished, 5)]
+)  # of 15 trials
+def test_no_process_is_fitted_that_nobody_asks(kind: type[Tuner], fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = list[int]()
+    fit = Process.fit
+    monkeypatch.setattr(
+        Process, "fit", lambda self, points, values: fitted.append(len(values)) or fit(self, points, values)
+    )
+    drive(kind(SPACE, model=MODEL, seed=1), windows=20)
+    assert fitted == list(range(15 - fits, 15))
 
 
 def test_the_published_search_drops_its_first_measurement_and_keeps_to_its_ranges() -> None:
