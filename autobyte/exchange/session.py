@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 
 from autobyte.exchange.control import CommunicationError, first_line
@@ -314,14 +314,16 @@ class Session:
         self._engine.close()
         return over and self._error is None
 
-    def _on_arrived(self, tensor: int) -> None:
-        """Note it without a lock: the runner tells of one tensor at a time."""
-        if not self._arrived[tensor]:
-            self._arrived[tensor] = True  # first: who sees that none is coming may begin the next step
-            self._coming -= 1
-        if FREE_THREADED or tensor in self._awaited:
+    def _on_arrived(self, tensors: Collection[int]) -> None:
+        """Note it without a lock: the runner tells of one block at a time."""
+        arrived = self._arrived
+        for tensor in tensors:
+            if not arrived[tensor]:
+                arrived[tensor] = True  # first: who sees that none is coming may begin the next step
+                self._coming -= 1
+        if FREE_THREADED or not self._awaited.isdisjoint(tensors):
             with self._changed:
-                self._awaited.discard(tensor)
+                self._awaited.difference_update(tensors)
                 self._changed.notify_all()
 
     def _on_reduced(self) -> None:

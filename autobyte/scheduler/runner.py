@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ class Runner:
         plan: what to start with.
         engine: moves the blocks; owned by the caller.
         clock: the time, for the trace and for `passages`.
-        arrived: called with a tensor's index when all of it is in place.
+        arrived: called with the tensors of which all is in place with a block.
         failed: called with a block and what went wrong with it; no other is started from then on.
         reduced: called for every reduce-scatter, when this rank has the sums of its share.
         trace: where spans of blocks go, if anywhere.
@@ -70,7 +70,7 @@ class Runner:
         engine: Engine,
         *,
         clock: TimeSource,
-        arrived: Callable[[int], None],
+        arrived: Callable[[Collection[int]], None],
         failed: Callable[[Block, Exception], None],
         reduced: Callable[[], None] = lambda: None,
         trace: Trace | None = None,
@@ -183,6 +183,7 @@ class Runner:
         self._plan = plan
         self._blocks_of = plan.tiling.blocks_of
         self._coming = [len(blocks) for blocks in self._blocks_of]
+        self._whole = [all(self._coming[tensor] == 1 for tensor in held) for held in plan.tiling.tensors_of]
         self._empty = {tensor for tensor, blocks in enumerate(self._coming) if not blocks}  # without elements
         self._ready_s = [0.0] * len(self._coming)
         self._start_s = [0.0] * len(plan.tiling)
@@ -298,15 +299,18 @@ class Runner:
         self._broken = True
         self._failed(block, error)
 
-    def _tell(self, complete: Iterable[int]) -> None:
+    def _tell(self, complete: Collection[int]) -> None:
         """Tensors are in place."""
-        for tensor in complete:
-            self._arrived(tensor)
+        if complete:
+            self._arrived(complete)
 
-    def _count(self, block: Block) -> list[int]:
+    def _count(self, block: Block) -> Sequence[int]:
         """The tensors that are complete with this block."""
+        tensors = self._plan.tiling.tensors_of[block.index]
+        if self._whole[block.index]:
+            return tensors
         complete, coming = [], self._coming
-        for tensor in self._plan.tiling.tensors_of[block.index]:
+        for tensor in tensors:
             coming[tensor] -= 1
             if coming[tensor] == 0:
                 coming[tensor] = len(self._blocks_of[tensor])  # for the next step

@@ -1,6 +1,6 @@
 """The readable reference: the scheduler's own core and runner on modelled links, in virtual time."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -156,9 +156,10 @@ class _SimulationRun:
             self._workers[worker_class].start_step(iteration + 1)
 
     def _runner(self, group: int) -> Runner:
-        def arrived(tensor: int) -> None:
-            for c in self._network.groups[group]:
-                self._workers[c].arrived(tensor)
+        def arrived(tensors: Collection[int]) -> None:
+            for tensor in tensors:
+                for c in self._network.groups[group]:
+                    self._workers[c].arrived(tensor)
 
         def reduced() -> None:
             for c in self._network.groups[group]:

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
@@ -341,9 +341,9 @@ class _Rank(threading.Thread):
     def _value(self, step: int, tensor: int, rank: int) -> float:
         return 0.5 * step + 2.0 * tensor + 8.0 * rank
 
-    def _arrived(self, tensor: int) -> None:
+    def _arrived(self, tensors: Collection[int]) -> None:
         with self._changed:
-            self._missing.discard(tensor)
+            self._missing.difference_update(tensors)
             self._changed.notify_all()
 
     def _failed(self, block: Block, error: Exception) -> None:

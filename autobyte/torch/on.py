@@ -118,6 +118,7 @@ class On:
         self._untuned = ""  # why nothing is planned or tuned
         self._evaluating = False  # the last step had a closure
         self._looked = False  # this rank has read averages that wait to be clipped; others may not have
+        self._cleared = False  # gradients, since the model was called last
         self._updates = Updates(optimizer, self.training.exchange, self._on_undone, undo=self._undo)
         self._clips = Clips(
             self.training,
@@ -315,14 +316,13 @@ class On:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients; those that travel are cleared after their update."""
         self._unhook_compiled()
-        clear = drop if set_to_none else zero
         if self.training.exchange.begun or self._clips.pending or self._looked:
             self._give_up()
         self.training.exchange.forget()
         if self.training.exchange.reduction is not None:  # nothing travels, and no update is due
             self._optimizer.zero_grad(set_to_none)
             return
-        self._updates.clear(clear)
+        self._updates.clear(drop if set_to_none else zero)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, when all updates are taken, and the config and plan in force."""
@@ -442,9 +442,8 @@ class On:
     def _on_undone(self, steps: int) -> None:
         self._steps -= steps
         self._told_steps = self._steps
-        what = "some averages never arrived, so the last step() is undone on every layer"
-        if steps > 1:
-            what = f"some averages never arrived, so the last {steps} steps are undone on every layer"
+        last = "step() is" if steps == 1 else f"{steps} steps are"
+        what = f"some averages never arrived, so the last {last} undone on every layer"
         log.warning("rank %d: %s: parameters and optimizer state have taken %d steps", self._rank, what, self._steps)
 
     @property
@@ -468,9 +467,10 @@ class On:
             return is_compiled(self._model) or has_compiled_forward(self._model)
         return has_compiled_part(self._model)
 
-    def _unhook_compiled(self, *_: object) -> None:
-        """Take hooks away once the user has compiled a part: `fullgraph=True` refuses them."""
-        if not self._hooked or not self._is_compiled():
+    def _unhook_compiled(self, *call: object) -> None:
+        """Take hooks away once the user has compiled a part: `fullgraph=True` refuses them. Looks once a step."""
+        again, self._cleared = bool(call) and self._cleared, not call  # a call of the model behind zero_grad()
+        if again or not self._hooked or not self._is_compiled():
             return
         self._hooked = self._cross = False
         self._updates.settle()

@@ -1,7 +1,7 @@
 """The runner, with an engine that is driven by hand: nothing moves before the test says so."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import pytest
@@ -56,7 +56,7 @@ class Rank:
             plan,
             self.engine,
             clock=lambda: self.now,
-            arrived=self.arrived.append,
+            arrived=self.arrived.extend,
             failed=lambda block, error: self.failed.append((block.index, error)),
             trace=self.trace,
             rank=3,
@@ -207,9 +207,9 @@ def test_callbacks_may_come_back_into_the_runner() -> None:
     plan, seen = make_plan(4, 4, 0, credit=4), []
     engine = HandEngine()
 
-    def arrived(tensor: int) -> None:
-        seen.append((tensor, runner.at_boundary))
-        if tensor == 1:
+    def arrived(tensors: Collection[int]) -> None:
+        seen.extend((tensor, runner.at_boundary) for tensor in tensors)
+        if 1 in tensors:
             runner.ready(0)
 
     def failed(block: Block, error: Exception) -> None:
@@ -251,7 +251,7 @@ def test_engines_call_from_threads_of_their_own() -> None:
 
     engine = Threaded()
     plan = make_plan(*sizes, piece=8, credit=32)
-    runner = Runner(plan, engine, clock=lambda: 0.0, arrived=arrived.append, failed=fail)
+    runner = Runner(plan, engine, clock=lambda: 0.0, arrived=arrived.extend, failed=fail)
     threads = [threading.Thread(target=serve) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -326,7 +326,7 @@ def test_what_never_came_was_ready_when_the_step_ended_in_every_step() -> None:
 
 def test_a_trace_is_not_needed() -> None:
     engine = HandEngine()
-    runner = Runner(make_plan(4), engine, clock=lambda: 0.0, arrived=lambda tensor: None, failed=fail)
+    runner = Runner(make_plan(4), engine, clock=lambda: 0.0, arrived=lambda _: None, failed=fail)
     runner.ready(0)
     runner.end_step()
     engine.finish(0)

@@ -232,9 +232,10 @@ class Updates:
             layer.clear = clear
         in_transit = set[int]().union(*(layer.ids for layer in due))
         for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) not in in_transit:
-                    clear(parameter)
+            if not in_transit.issuperset(map(id, group["params"])):  # as it mostly is
+                for parameter in group["params"]:
+                    if id(parameter) not in in_transit:
+                        clear(parameter)
 
     def remove(self) -> None:
         """Take the hooks away, and give up what is due and refused: parameters can be read again."""
@@ -446,8 +447,7 @@ class Updates:
         for parameter in dropped:
             parameter.grad = None
         for layer in layers:
-            if layer.clear is not None:
-                layer.clear_now()
+            layer.clear_now()
 
 
 class _Layer:

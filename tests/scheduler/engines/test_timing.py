@@ -53,7 +53,7 @@ class OneRank:
             plan,
             self.engine,
             clock=time.perf_counter,
-            arrived=lambda tensor: None,
+            arrived=lambda _: None,
             failed=lambda block, error: self.failed.append(error),
             trace=self.trace,
         )

@@ -1,13 +1,13 @@
 """Marks of a step become layer times; what waits for the network is left out."""
 
 import threading
+import time
 
 import pytest
 
 from autobyte.job import Floats
 from autobyte.scheduler.engines.streams import Event, HostStreams
-from autobyte.torch.model import marks as module
-from autobyte.torch.model.marks import StreamMarks
+from autobyte.torch.model.marks import HostMarks, StreamMarks
 from autobyte.torch.model.times import UNREAD, LayerTimes
 
 
@@ -15,7 +15,8 @@ from autobyte.torch.model.times import UNREAD, LayerTimes
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the clock says (s), in its only element."""
     now = [0.0]
-    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(HostMarks, "now", staticmethod(lambda: now[0]))
     return now
 
 
