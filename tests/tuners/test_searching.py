@@ -69,9 +69,7 @@ def test_searches_rest_after_fifteen_trials() -> None:
     assert [config is None for config in published] == [False] * 15 + [True] * 5  # the first window was dropped
 
 
-@pytest.mark.parametrize(
-    ("kind", "fits"), [(Bayesian, 10), (BayesianPublished, 5)]
-)  # of 15 trials
+@pytest.mark.parametrize(("kind", "fits"), [(Bayesian, 10), (BayesianPublished, 5)])  # of 15 trials
 def test_no_process_is_fitted_that_nobody_asks(kind: type[Tuner], fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted = list[int]()
     fit = Process.fit
