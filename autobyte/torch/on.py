@@ -442,8 +442,9 @@ class On:
     def _on_undone(self, steps: int) -> None:
         self._steps -= steps
         self._told_steps = self._steps
-        last = "step() is" if steps == 1 else f"{steps} steps are"
-        what = f"some averages never arrived, so the last {last} undone on every layer"
+        what = "some averages never arrived, so the last step() is undone on every layer"
+        if steps > 1:
+            what = f"some averages never arrived, so the last {steps} steps are undone on every layer"
         log.warning("rank %d: %s: parameters and optimizer state have taken %d steps", self._rank, what, self._steps)
 
     @property
@@ -499,9 +500,8 @@ class On:
 
     def _find_layers(self) -> None:
         """After the first step: which modules are called, in which order, and whose parameters they need."""
-        for hook in self._watch:
-            hook.remove()
-        self._watch = []
+        while self._watch:
+            self._watch.pop().remove()
         if self._cross and True not in self._has_called:
             log.info("updates happen in step(), not layer by layer: parts of the model are called, but not the model")
             self._cross = False  # it is not known when the model reads parameters of its own

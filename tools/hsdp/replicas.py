@@ -14,7 +14,7 @@ What this cannot do yet stands in docs/research/2026-11-27-hsdp.md.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -233,9 +233,10 @@ class Replicas:
                 f"unit '{self._units[index].name}' did not arrive within {TIMEOUT.total_seconds():g} s"
             )
 
-    def _on_arrived(self, index: int) -> None:
+    def _on_arrived(self, indices: Collection[int]) -> None:
         with self._changed:
-            self._arrived[index] = True
+            for index in indices:
+                self._arrived[index] = True
             self._changed.notify_all()
 
     def _on_failed(self, _block: Block, error: Exception) -> None:
