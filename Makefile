@@ -16,7 +16,7 @@
 # make format  fix what a tool can fix
 #
 # Make results again
-# make paper   figures, tables and claims of the papers, simulated: about 12 minutes
+# make paper   figures, tables and claims of the papers, simulated: 12 to 15 minutes
 # make claims  only paper/README.md, from the numbers that are there
 # make paper-testbed  figures 3, 5, 6, 8, 9 and 10 on shaped links: root, about 5 hours a launch; MINUTES=15 stops it, and
 #              the next time it goes on
