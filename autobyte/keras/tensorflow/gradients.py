@@ -12,7 +12,9 @@ and come with the variable before them, by one function: they are a *group*.
 - A wait holds one of TensorFlow's threads. Its token comes from the wait before, so one waits at a time.
 """
 
+import ctypes
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +28,7 @@ log = logging.getLogger("autobyte")
 
 SMALL_BYTES = 64 * 1024  # of variables in a group, beside the first
 _DONE = 0  # what a token holds
+_known: set[int] = set()  # threads that have a state in Python
 
 
 class GraphGradients:
@@ -167,6 +170,7 @@ class GraphGradients:
         """Call Python from within the graph; what it raises is kept, because TensorFlow shows its text alone."""
 
         def run(*arrays: Any) -> Any:
+            _keep_state()
             try:
                 return action(*arrays)
             except BaseException as error:
@@ -207,6 +211,14 @@ def _unique(names: Sequence[str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         unique.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     return unique
+
+
+def _keep_state() -> None:
+    """Let this thread keep its state in Python, which TensorFlow's would make and free in every call."""
+    thread = threading.get_ident()
+    if thread not in _known:
+        _known.add(thread)
+        ctypes.pythonapi.PyGILState_Ensure()  # never released: these threads live as long as the process
 
 
 def _token() -> Any:

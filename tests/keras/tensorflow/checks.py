@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -336,8 +337,10 @@ class Sleeping(keras.layers.Layer):
 
 
 def overlap(rank: int) -> dict[str, float]:
-    """How long before the first layer's the last gradient leaves, and what its average lets wait (s)."""
+    """How long before the first layer's the last gradient leaves, and what its average lets wait (s); and what of
+    Python's state TensorFlow's threads have lost between two calls."""
     moments: list[tuple[str, int, float]] = []
+    state, threads, fresh = threading.local(), set(), 0
     model = keras.Sequential([keras.Input((1,)), *(Sleeping(moments, number) for number in range(3))])
     model.compile(keras.optimizers.SGD(0.1), loss="mse")
     wrapped = ab.distribute(model, keep=None, cross_step=True)
@@ -345,6 +348,10 @@ def overlap(rank: int) -> dict[str, float]:
     ready, wait = averaging.ready, averaging.wait
 
     def noted(place: int, gradient: Any) -> None:
+        nonlocal fresh
+        threads.add(threading.get_ident())
+        fresh += not hasattr(state, "here")
+        state.here = True
         moments.append(("ready", place, time.monotonic()))
         ready(place, gradient)
 
@@ -364,6 +371,7 @@ def overlap(rank: int) -> dict[str, float]:
         "leaves": at["ready", 0] - at["ready", 2],
         "first waits": at["average", 2] - at["forward", 0],
         "last waits": at["forward", 2] - at["average", 2],
+        "lost": fresh - len(threads),
     }
 
 
