@@ -540,20 +540,6 @@ def is_compiled(module: nn.Module) -> bool:
     return "_orig_mod" in own["_modules"]  # hasattr would look for a parameter and a buffer of that name, too
 
 
-def has_compiled_part(model: nn.Module) -> bool:
-    """Whether a module of a model, or its `forward`, is compiled. Every step asks, and `modules()` takes its time."""
-    modules, seen = [model], {model}
-    for module in modules:  # grows meanwhile
-        own = module.__dict__
-        if is_compiled(module) or ("forward" in own and has_compiled_forward(module)):
-            return True
-        for child in own["_modules"].values() if own["_modules"] else ():
-            if child is not None and child not in seen:
-                seen.add(child)
-                modules.append(child)
-    return False
-
-
 def has_compiled_forward(module: nn.Module) -> bool:
     """Whether `module.forward` was replaced by what `torch.compile` made of it; there is no public mark.
 

@@ -292,32 +292,6 @@ def test_compiled_modules_are_known() -> None:
     assert internals.has_compiled_forward(plain), CHANGED + "a compiled function has no _torchdynamo_orig_callable"
 
 
-@pytest.mark.parametrize("how", ["whole", "deep", "in place", "forward"])
-def test_a_model_is_seen_to_have_a_compiled_part(how: str) -> None:
-    inner = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
-    model = nn.Sequential(nn.Linear(2, 2), nn.ModuleDict({"inner": inner}), nn.Linear(2, 2))
-    assert not internals.has_compiled_part(model)
-    if how == "whole":
-        model = torch.compile(model, backend="eager")  # type: ignore[assignment]
-    elif how == "deep":
-        inner[0] = torch.compile(inner[0], backend="eager")  # type: ignore[assignment]
-    elif how == "in place":
-        inner[1].compile(backend="eager")
-    else:
-        inner[0].forward = torch.compile(inner[0].forward, backend="eager")
-    assert internals.has_compiled_part(model), CHANGED + f"compiled {how}, it has no mark"
-
-
-def test_modules_that_are_shared_or_missing_are_no_compiled_part() -> None:
-    shared = nn.Linear(2, 2)
-    model = nn.Sequential(shared, nn.Sequential(shared, shared))
-    model.register_module("absent", None)
-    model[1].append(model[0])
-    assert not internals.has_compiled_part(model)
-    shared.compile(backend="eager")
-    assert internals.has_compiled_part(model)
-
-
 def test_a_graph_is_made_again_for_a_hook_that_came_later() -> None:
     import torch._dynamo  # noqa: PLC0415  (what uncompiled and see_hooks look for)
 

@@ -22,7 +22,7 @@ from autobyte.exchange.tuning.online import Online
 from autobyte.exchange.tuning.recording import Recording
 from autobyte.exchange.tuning.report import Report, report_on
 from autobyte.exchange.tuning.search import Search, fingerprint
-from autobyte.internals import has_compiled_forward, has_compiled_part, is_compiled, see_hooks
+from autobyte.internals import see_hooks
 from autobyte.scheduler.policies import check_sizes
 from autobyte.torch.clips import Clips
 from autobyte.torch.exchange.join import share_everything
@@ -32,6 +32,7 @@ from autobyte.torch.exchange.training import Training, broadcast_state
 from autobyte.torch.exchange.verify import Verification
 from autobyte.torch.handover import Handover
 from autobyte.torch.listening import Listeners
+from autobyte.torch.model.compiled import CompiledParts
 from autobyte.torch.model.elementwise import can_cross_steps, is_elementwise
 from autobyte.torch.model.former import Former
 from autobyte.torch.model.held import drop, zero
@@ -80,7 +81,7 @@ class On:
     ) -> None:
         self._undo = undo
         self._optimizer = optimizer
-        self._model = model
+        self._model, self._compiled = model, CompiledParts(model)
         self._listeners = listeners
         self._online: Online | None = None
         self._handover: Handover | None = None  # once layers are known
@@ -464,9 +465,8 @@ class On:
 
     def _is_compiled(self) -> bool:
         """Whether a part of the model that may have hooks now is compiled."""
-        if self._handover is not None and self._handover.active:
-            return is_compiled(self._model) or has_compiled_forward(self._model)
-        return has_compiled_part(self._model)
+        handed_over = self._handover is not None and self._handover.active
+        return self._compiled.are_whole() if handed_over else self._compiled.exist()
 
     def _unhook_compiled(self, *call: object) -> None:
         """Take hooks away once the user has compiled a part: `fullgraph=True` refuses them. Looks once a step."""

@@ -29,7 +29,7 @@ from autobyte.exchange.tuning.callback import Callback, WindowReport
 from autobyte.exchange.tuning.metrics import metrics
 from autobyte.exchange.tuning.report import Report
 from autobyte.exchange.tuning.search import Search, use_kept
-from autobyte.internals import has_compiled_part, is_making_state, is_unscaling, untraced
+from autobyte.internals import is_making_state, is_unscaling, untraced
 from autobyte.torch.arguments import HALVES, check, choose_policy, say_untried
 from autobyte.torch.exchange.admission import is_off, is_rank_0
 from autobyte.torch.exchange.join import Company, is_sharded
@@ -37,6 +37,7 @@ from autobyte.torch.exchange.training import Training
 from autobyte.torch.groups import free_default_group
 from autobyte.torch.listening import Listeners
 from autobyte.torch.model.clipping import check_norm
+from autobyte.torch.model.compiled import CompiledParts
 from autobyte.torch.off import Off
 from autobyte.torch.on import On
 from autobyte.torch.tracing.tracing import Tracing
@@ -397,7 +398,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             raise InputError(f"a trace is on ({self._mode.target}): call trace() again when it is written")
         if type(steps) is not int or steps < 1:
             raise InputError(f"a trace has a number of steps, at least 1, got {steps!r}")
-        if has_compiled_part(self._model):
+        if CompiledParts(self._model).exist():
             raise InputError("the model is compiled, so its layers have no hooks: trace it before torch.compile")
         mode = self._mode
         first = is_rank_0(self._group) if mode.training is None else mode.training.rank == 0
