@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from autobyte.errors import InputError, needs
@@ -61,14 +62,15 @@ def attach(accelerator: Accelerator, **keywords: Any) -> None:
         accelerator, keywords: as `prepare` has them.
 
     Raises:
-        InputError: the accelerator has prepared a model already, or as `prepare` says.
+        InputError: the accelerator has prepared a model to train already, or as `prepare` says.
     """
     check_version("accelerate")
     attached = getattr(accelerator, "_autobyte", None)
     if attached is not None:
         attached.use(keywords)
         return
-    if accelerator._models or accelerator._optimizers:
+    by_ddp = any(isinstance(each, DistributedDataParallel) for each in accelerator._models)
+    if by_ddp or accelerator._optimizers:  # a model that is only evaluated, as DPO's reference, is prepared without DDP
         raise InputError("the accelerator has prepared a model already: hand it to AutoByte before")
     accelerator._autobyte = AttachedAccelerator(accelerator, keywords)
 
