@@ -13,7 +13,6 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from autobyte.errors import InputError, needs
@@ -62,15 +61,14 @@ def attach(accelerator: Accelerator, **keywords: Any) -> None:
         accelerator, keywords: as `prepare` has them.
 
     Raises:
-        InputError: the accelerator has prepared a model to train already, or as `prepare` says.
+        InputError: the accelerator has prepared an optimizer already, or as `prepare` says.
     """
     check_version("accelerate")
     attached = getattr(accelerator, "_autobyte", None)
     if attached is not None:
         attached.use(keywords)
         return
-    by_ddp = any(isinstance(each, DistributedDataParallel) for each in accelerator._models)
-    if by_ddp or accelerator._optimizers:  # a model that is only evaluated, as DPO's reference, is prepared without DDP
+    if accelerator._optimizers:  # a model alone may be one that is only evaluated, as DPO's reference
         raise InputError("the accelerator has prepared a model already: hand it to AutoByte before")
     accelerator._autobyte = AttachedAccelerator(accelerator, keywords)
 
@@ -221,7 +219,7 @@ class AttachedAccelerator:
         if not trained <= set(owner.parameters()):
             raise InputError(
                 f"no prepared model has all parameters of {type(optimizer).__name__}: hand in the model before its "
-                "optimizer, or with it"
+                "optimizer, or with it, and both after attach()"
             )
         self._check_accumulation()
         wrapped = DistributedOptimizer(optimizer, owner, **self._keywords)
