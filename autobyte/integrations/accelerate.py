@@ -61,14 +61,14 @@ def attach(accelerator: Accelerator, **keywords: Any) -> None:
         accelerator, keywords: as `prepare` has them.
 
     Raises:
-        InputError: the accelerator has prepared a model already, or as `prepare` says.
+        InputError: the accelerator has prepared an optimizer already, or as `prepare` says.
     """
     check_version("accelerate")
     attached = getattr(accelerator, "_autobyte", None)
     if attached is not None:
         attached.use(keywords)
         return
-    if accelerator._models or accelerator._optimizers:
+    if accelerator._optimizers:  # a model alone may be one that is only evaluated, as DPO's reference
         raise InputError("the accelerator has prepared a model already: hand it to AutoByte before")
     accelerator._autobyte = AttachedAccelerator(accelerator, keywords)
 
@@ -219,7 +219,7 @@ class AttachedAccelerator:
         if not trained <= set(owner.parameters()):
             raise InputError(
                 f"no prepared model has all parameters of {type(optimizer).__name__}: hand in the model before its "
-                "optimizer, or with it"
+                "optimizer, or with it, and both after attach()"
             )
         self._check_accumulation()
         wrapped = DistributedOptimizer(optimizer, owner, **self._keywords)

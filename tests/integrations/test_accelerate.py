@@ -281,6 +281,12 @@ def goes_wrong(rank: int) -> list[str]:
     with pytest.raises(InputError) as caught:
         prepare(Accelerator(cpu=True), torch.optim.SGD(gpt2().parameters(), lr=0.1))
     said.append(str(caught.value))
+    late = Accelerator(cpu=True)
+    by_ddp = late.prepare(gpt2())
+    attach(late)
+    with pytest.raises(InputError) as caught:
+        late.prepare(torch.optim.SGD(by_ddp.parameters(), lr=0.1))
+    said.append(str(caught.value))
 
     plugin = GradientAccumulationPlugin(num_steps=ACCUMULATION, sync_each_batch=True)
     bf16 = DistributedDataParallelKwargs(comm_hook="bf16")
@@ -312,6 +318,7 @@ def test_what_goes_wrong_is_said() -> None:
         "leave accumulation= out",
         "comm_hook=power_sgd",
         "hand in the model before its optimizer",
+        "both after attach()",
     )
     both = on_ranks(goes_wrong, 2, timeout_s=200, imports=IMPORTS)
     for said in both:

@@ -193,6 +193,37 @@ def test_callbacks_find_averages_and_updates(tmp_path: Path) -> None:
     assert len(reads) == 2, "one line in each training"
 
 
+def holds_a_reference(rank: int, folder: str) -> None:
+    """As TRL's DPOTrainer: `__init__` prepares a second model, which is only evaluated, before `attach` is called."""
+    from transformers import Trainer  # noqa: PLC0415
+
+    from autobyte.integrations.trainer import attach  # noqa: PLC0415
+
+    def away_from(reference: nn.Module, model: nn.Module, inputs: Any, *_: Any, **__: Any) -> Tensor:
+        with torch.no_grad():
+            before = reference(**inputs).loss
+        loss: Tensor = 4 * torch.nn.functional.softplus(model(**inputs).loss - before)
+        return loss
+
+    trainers: list[Trainer] = []
+    for autobyte in (True, False):
+        trainer = make(f"{folder}/{autobyte}", autobyte=False, save_strategy="no")
+        reference = trainer.accelerator.prepare_model(gpt2(), evaluation_mode=True)
+        trainer.compute_loss = partial(away_from, reference)
+        if autobyte:
+            attach(trainer, policy="bytescheduler")
+        trainer.train()
+        trainers.append(trainer)
+    ours, theirs = trainers
+    assert_alike(outcome(ours), outcome(theirs))
+    assert_crosses(ours.optimizer.optimizer)
+    ours.optimizer.optimizer.close()
+
+
+def test_a_model_that_is_only_evaluated_may_be_prepared_before(tmp_path: Path) -> None:
+    on_ranks(holds_a_reference, 2, str(tmp_path), timeout_s=200, imports=IMPORTS)
+
+
 def searches(rank: int, folder: str) -> list[float]:
     """Trials of a search for hyper-parameters, each with its own model; the best loss, by DDP and by AutoByte."""
     import optuna  # noqa: PLC0415
