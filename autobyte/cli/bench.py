@@ -94,7 +94,7 @@ def bench(
         str,
         typer.Option(
             "--frontend",
-            help="measure this one beside its framework's own way instead: torch, keras-tf, mxnet, byteps",
+            help="train with this framework, and compare with its own ways: torch, keras-tf, mxnet, byteps",
         ),
     ] = "",
     engine: Annotated[
@@ -108,7 +108,7 @@ def bench(
     ratio: Annotated[
         str,
         typer.Option(
-            "--ratio", help="with --gpu: batch sizes are chosen so that communication takes so many times compute"
+            "--ratio", help="with --gpu: choose batch sizes for which communication takes this many times compute"
         ),
     ] = RATIOS,
     inputs: Annotated[

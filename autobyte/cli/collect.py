@@ -24,7 +24,7 @@ def collect(
     ] = 600,
     judged: Annotated[
         int,
-        typer.Option("--judged", help="jobs to judge the network by: so many of seen models, so many of unseen ones"),
+        typer.Option("--judged", help="jobs to judge the network by: this many of seen models, and of unseen ones"),
     ] = 60,
     seed: Annotated[int, typer.Option("--seed", help="random seed")] = 0,
     protocol: Annotated[

@@ -46,7 +46,7 @@ def train(
         str, typer.Option("--mode", help="two-phase, mixed, individual (needs --objective), aurora, orca-style")
     ] = "two-phase",
     iterations: Annotated[int, typer.Option("--iterations", help="updates of the network")] = 600,
-    links: Annotated[int, typer.Option("--links", help="links that are played at the same time")] = 72,
+    links: Annotated[int, typer.Option("--links", help="links that are simulated at the same time")] = 72,
     range_: Annotated[
         list[str] | None, typer.Option("--range", help="where links are drawn from; may be repeated; default: paper")
     ] = None,
@@ -62,7 +62,7 @@ def train(
 ) -> None:
     """Train a network, and score it on links that it has not seen.
 
-    Run the same command again to continue a training that was interrupted.
+    Run the same command again to continue a training run that was interrupted.
 
     autobyte congestion train --out mocc.npz
     """
@@ -161,7 +161,8 @@ def adapt(
 ) -> None:
     """Adapt a network to a new objective, and show how its reward changes, and that of old objectives.
 
-    Old are the landmarks, and what the network was adapted to before, as the .json file beside its weights says.
+    Old objectives are the landmarks, a grid of objectives, and those that the network was adapted to before, which
+    are in the .json file beside its weights.
 
     autobyte congestion adapt --objective 0.72,0.17,0.11 --out adapted.npz
     """
@@ -219,17 +220,18 @@ def adapt(
 @app.command("bench")
 def bench(
     *,
-    rate: Annotated[str, typer.Option("--rate", help="of the bottleneck")] = "50Mbit",
-    delay: Annotated[str, typer.Option("--delay", help="one way, without a queue")] = "25ms",
+    rate: Annotated[str, typer.Option("--rate", help="rate of the bottleneck")] = "50Mbit",
+    delay: Annotated[str, typer.Option("--delay", help="one-way delay, without queueing")] = "25ms",
     loss: Annotated[str, typer.Option("--loss", help="share of packets that are lost at random: 1% or 0.01")] = "0",
     queue: Annotated[int, typer.Option("--queue", help="packets that may wait")] = 500,
     algorithms: Annotated[
         str, typer.Option("--algorithms", help="congestion controls to run, one after the other; default: all")
     ] = "",
     objective: Annotated[
-        list[str] | None, typer.Option("--objective", help="for mocc; may be repeated; default: three of them")
+        list[str] | None,
+        typer.Option("--objective", help="weights, for mocc; may be repeated; default: three of them"),
     ] = None,
-    seconds: Annotated[str, typer.Option("--seconds", help="of a run; the last half counts")] = "16s",
+    seconds: Annotated[str, typer.Option("--seconds", help="length of a run; its second half counts")] = "16s",
     simulated: Annotated[bool, typer.Option("--simulated", help="simulate only: measure nothing")] = False,
     seed: SeedOption = 0,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="runs of each, with seeds from --seed on")] = 1,

@@ -21,7 +21,7 @@ def serve(
         str, typer.Option("--bind", help="address and port to listen at; whoever reaches it can send")
     ] = f"0.0.0.0:{PORT}",
     out: Annotated[Path | None, typer.Option("--out", help="file for what arrives; default: it is dropped")] = None,
-    wait: Annotated[str, typer.Option("--wait", help="for a sender, at most")] = "60s",
+    wait: Annotated[str, typer.Option("--wait", help="longest wait for a sender")] = "60s",
     json: JsonOption = False,
 ) -> None:
     """Take in one transfer that `autobyte congestion send` begins.
@@ -54,7 +54,7 @@ def serve(
 def send(
     to: Annotated[str, typer.Argument(help="address and port where `serve` listens, such as 10.0.0.2:7070")],
     *,
-    file: Annotated[Path | None, typer.Option("--file", help="to send; default: zeros")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="file to send; default: zeros")] = None,
     seconds: Annotated[str, typer.Option("--seconds", help="for how long zeros are sent")] = "10s",
     algorithm: Annotated[str, typer.Option("--algorithm", help="congestion control that sets the rate")] = "mocc",
     objective: Annotated[

@@ -47,7 +47,7 @@ def doctor(
     device: Annotated[str, typer.Option("--device", help="where that model runs: cpu or cuda")] = "cpu",
     hosts: Annotated[
         int,
-        typer.Option("--hosts", help="measure that model on so many emulated hosts (root), instead of torchrun's"),
+        typer.Option("--hosts", help="measure that model on this many emulated hosts (root), instead of torchrun's"),
     ] = 0,
     rate: Annotated[str, typer.Option("--rate", help="with --hosts: nominal rate of every link")] = "1Gbit",
     gpu: GpuOption = False,
@@ -77,8 +77,8 @@ def doctor(
     emulated hosts with links of --rate; with --gpu they share this machine's GPU. Exit status 0: a gain of at
     least 6 % is predicted, so 5 % is likely. Exit status 3: keep DDP. Exit status 4: unknown, because the machine
     was busy with something else, or measurements contradict each other. Under torchrun, which takes every other
-    status for a failure, the status is 0; read "verdict" from --json, or say --exit-code (torchrun then makes a 1
-    of the 3 and the 4).
+    status for a failure, the status is 0; read "verdict" from --json, or pass --exit-code (torchrun then turns
+    3 and 4 into 1).
 
     \b
     autobyte doctor --profile mine.json --bandwidth 1Gbit --workers 4

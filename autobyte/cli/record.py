@@ -23,7 +23,7 @@ def record(
         int, typer.Option("--recordings", help="recordings of every cell, each in its own launch")
     ] = 2,
     most: Annotated[
-        int | None, typer.Option("--most", help="stop after so many launches; the same command continues later")
+        int | None, typer.Option("--most", help="stop after this many launches; the same command continues later")
     ] = None,
     json: JsonOption = False,
 ) -> None:

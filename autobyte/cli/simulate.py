@@ -72,7 +72,7 @@ def simulate(
     iterations: Annotated[
         int | None,
         typer.Option(
-            "--iterations", help="average over so many steps; default: one steady step, or 60 steps in a scenario"
+            "--iterations", help="average over this many steps; default: one steady step, or 60 steps in a scenario"
         ),
     ] = None,
     trace: Annotated[

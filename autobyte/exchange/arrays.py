@@ -22,21 +22,21 @@ Array = npt.NDArray[Any]
 class Arrays:
     """Hands gradients to the session as they are computed, from whatever thread has one.
 
-    Each has a place in memory that stays the same: a gradient is copied there, summed there, and copied from there.
-    In each step ranks count, without waiting, who had which gradient; the counts are looked at one step later.
+    Each gradient has a fixed place in memory: it is copied there, summed there, and copied from there. In each step
+    an all-reduce counts how many ranks had each gradient. Nobody waits for it: the counts are read one step later.
 
     Args:
         places: by name, flat tensors in host memory, in the front end's order.
         session: communicates; its plan is the first one.
         buffers: where the engine finds gradients.
-        control: counts.
-        times: hears of gradients and waits.
+        control: sums the counts.
+        times: is told of gradients and waits.
         clock: the time (s).
     """
 
     reduction = None  # nothing goes by PyTorch's reducer
     ahead_of_ranks = False  # no device waits in place of a thread
-    out = 1  # steps whose counts are still out when a step is closed
+    out = 1  # steps whose counts are not read yet when a step is closed
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Arrays:
 
         Args:
             place: its index.
-            copy: whether it is the caller's own; else it lies where the gradient of the next step will.
+            copy: whether to return a copy; otherwise the next step's gradient overwrites the result.
 
         Raises:
             CommunicationError: it does not arrive; it names rank, step and tensor.
@@ -131,7 +131,7 @@ class Arrays:
 
     @staticmethod
     def has_changed() -> bool:
-        """Nobody gets averages before the step that uses them."""
+        """Averages cannot be changed between a backward pass and its step: they are handed out in the next step."""
         return False
 
     @property

@@ -37,13 +37,13 @@ class AveragingSettings:
     Args:
         policy, config, tuner, space, budget, seed, keep, drift: what chooses; `config` is no file here.
         engine: `allreduce`, `ps`, or one of another package; `auto` is `allreduce`.
-        wire_dtype: what gradients travel as; None as they are.
+        wire_dtype: the dtype in which gradients travel; None is their own.
         timeout: of every wait.
         diagnostics: the folder for what is known of a failure; True is the job's own, None is none.
-        on_window: is told of every window on rank 0.
+        on_window: called on rank 0 after every window.
 
     Raises:
-        InputError: one is of the wrong kind, unknown, or says what another one contradicts.
+        InputError: one is of the wrong type, unknown, or contradicts another one.
     """
 
     policy: str = BYTESCHEDULER
@@ -156,7 +156,7 @@ class Averaging:
 
         Args:
             place: its index.
-            copy: whether it is the caller's own; else the gradient that is handed in next for it overwrites it.
+            copy: whether to return a copy; otherwise the next gradient for this place overwrites the result.
 
         Raises:
             CommunicationError: it does not arrive; it names rank, step and tensor.
@@ -171,7 +171,7 @@ class Averaging:
         return report_on(self.connection, self._online.adviser, tuner=tuner, default=self._default)
 
     def close(self) -> None:
-        """Let go of the tuner, of threads and sockets; a second call does nothing."""
+        """Release the tuner, threads and sockets; a second call does nothing."""
         if self._last_report is not None:
             return
         _alive.discard(self)
@@ -195,7 +195,7 @@ class Averaging:
         return search
 
     def _make_online(self) -> Online:
-        """What measures windows, and switches plans. It asks of a connection what it asks of PyTorch's training."""
+        """What measures windows, and switches plans. A connection offers it what PyTorch's `Training` does."""
         training, layers = self.connection, self.connection.layers
         adviser = None
         if self.connection.rank == 0:

@@ -22,8 +22,7 @@ class Passage(NamedTuple):
     Args:
         nbytes: of gradients that were all-reduced; a half of an all-reduce counts half of its bytes.
         seconds: since it started, or since another was done while it was under way.
-        alone: no other was being sent when it started, none started before it was sent, and then it was in place at
-            once.
+        alone: whether no other block was being sent while this one was, and it was in place right after it was sent.
         in_flight: bytes that held credit when it had started, its own among them.
     """
 
@@ -34,7 +33,7 @@ class Passage(NamedTuple):
 
 
 class BlockTimes(NamedTuple):
-    """When a block of a plan started, left this rank, and was in place (s); None is not yet.
+    """When a block of a plan started, left this rank, and was in place (s); None: not yet.
 
     `step` counts the steps that were over before.
     """
@@ -50,15 +49,16 @@ class BlockTimes(NamedTuple):
 class Runner:
     """Runs one rank's schedule.
 
-    Events come from the training thread and from threads of the engine. They go through a mailbox that whoever comes
-    first empties; nobody waits for a lock, an engine may call back from within `start`, and callbacks may come back.
+    Events come from the training thread and from threads of the engine. They go into a mailbox, and the first thread
+    there handles them all; no thread waits for a lock. An engine may call back from within `start`, and callbacks may
+    call the runner.
 
     Args:
         plan: what to start with.
         engine: moves the blocks; owned by the caller.
         clock: the time, for the trace and for `passages`.
-        arrived: called with the tensors of which all is in place with a block.
-        failed: called with a block and what went wrong with it; no other is started from then on.
+        arrived: called with the tensors that a block has completed.
+        failed: called with a block and its error; no other block is started from then on.
         reduced: called for every reduce-scatter, when this rank has the sums of its share.
         trace: where spans of blocks go, if anywhere.
         rank: the rank the spans are written for.
@@ -154,17 +154,17 @@ class Runner:
         self._post(lambda: self._on_record(trace))
 
     def forget(self) -> None:
-        """Drop the passages of all steps that are over, those among them that a device has not finished."""
+        """Drop the passages of all steps that are over, including those that a device has not finished."""
         self._first = self.step
         self.passages.clear()
 
     def tell(self) -> bool:
-        """Have the engine tell when blocks travelled; whether all are told that are done."""
+        """Have the engine say when blocks travelled; returns whether all times of blocks that are done are known."""
         self._post(self._engine.tell)
         return not self._untimed
 
     def _post(self, event: tuple[int, ...] | Callable[[], None]) -> None:
-        """Leave an event, and handle all there are unless somebody is at it already."""
+        """Post an event, and handle all that are there, unless another thread is doing so."""
         mailbox, emptying = self._mailbox, self._emptying
         mailbox.append(event)
         while mailbox and emptying.acquire(blocking=False):

@@ -1,12 +1,12 @@
 """Training with PyTorch: `import autobyte.torch as ab`, and two changed lines.
 
-This front end stands on `autobyte/exchange/`, as those of other frameworks do. A gradient's way, from autograd's hook
-to the update of its layer, through files of this package (./) and others:
+This front end stands on `autobyte/exchange/`, as those of other frameworks do. The path of a gradient from autograd's
+hook to the update of its layer, through files of this package (./) and others:
 
     loss.backward()                                  the user's script
         │ a gradient is complete
         ▼
-    ./exchange/exchange.py   Exchange ──tells──▶ ./listening.py  Listeners ──▶ ./model/updates.py  (takes what is due)
+    ./exchange/exchange.py   Exchange ──tells──▶ ./listening.py  Listeners ──▶ ./model/updates.py  (applies due ones)
         │                        │                                  ├──▶ ./model/times.py    (when it was complete)
         │                        │                                  └──▶ ./exchange/verify.py (keeps a copy at first)
         │                        └──lays it in──▶ scheduler/engines/buffers.py  Buffers, where engines find it;
@@ -24,7 +24,7 @@ to the update of its layer, through files of this package (./) and others:
     exchange/session.py      Session: the average has arrived; it lies in `.grad`, or in the copy of a GPU's gradient
         │ the layer's forward pass is about to begin, or something reads a parameter (./model/pending.py)
         ▼
-    ./model/updates.py       Updates: waits through Exchange, which brings a GPU's average back, and takes the
+    ./model/updates.py       Updates: waits through Exchange, which brings a GPU's average back, and runs the
                              optimizer's step for this layer
 
 `optimizer.py` is on top of this. It hands every call on to `on.py`, or to `off.py` where AutoByte is off. `On.step()`
@@ -35,11 +35,11 @@ cannot be stepped layer by layer, it waits for all averages and updates everythi
 Where `policy="auto"` keeps DDP's buckets, gradients do not come this way: `handover.py` takes the hooks off the
 layers, and PyTorch's own reducer sends the buckets (exchange/reduction.py), until another config is used.
 
-Gradients that are clipped by their norm, or unscaled, need not be in place for that: `clips.py` keeps what is to
-happen to the averages when they are used.
+Averages need not have arrived when gradients are clipped by their norm, or unscaled: `clips.py` keeps what is to
+happen to them when they are used.
 
-While a trace is on, `tracing/` stands between `optimizer.py` and these two: it passes calls on, and notes in hooks of
-its own what happens (model/timeline.py). Nothing of it is there otherwise.
+While a trace is on, `tracing/` stands between `optimizer.py` and `on.py` or `off.py`: it passes calls on, and notes
+in hooks of its own what happens (model/timeline.py).
 
 Where a training step is (open, closed, averaged, over, and whether its update was taken) is known to one object,
 `Progress` in autobyte/exchange/progress.py. `Exchange` and `On` tell it what happens, and everybody asks it. What

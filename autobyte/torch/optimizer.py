@@ -54,17 +54,17 @@ class DistributedOptimizer(Optimizer, Joinable):
     >>> optimizer = ab.DistributedOptimizer(optimizer, model)          # instead of DistributedDataParallel(model)
 
     The result is DDP's. `step()` returns at once; a layer's parameters are updated when its forward pass is about to
-    use them, or when something else reads them. `flush()` takes all updates at once.
+    use them, or when something else reads them. `flush()` completes all updates at once.
 
     Args:
-        optimizer: the user's, of any kind. One that is not element-wise is stepped as a whole, in `step()`.
+        optimizer: yours, of any kind. One that is not element-wise updates everything together, in `step()`.
         model: the same on all ranks; rank 0's parameters and buffers are sent to the others.
         policy: how gradients are cut and ordered. `auto` measures what simulation finds fastest beside DDP's buckets,
             at once, and keeps the fastest. None is `auto` with `search_cost=0.01`; beside `config=`, `tuner=`,
             `space=`, `order="leader"` or servers it is `bytescheduler`.
         config: partition and credit; for `bytescheduler` its own by default, small tensors fused. A path is a file
             that `keep` made: rank 0 reads it, and without a tuner its config stays for the whole training.
-        tuner: name of what tunes partition and credit while training goes on, `bayesian` say; None leaves them.
+        tuner: name of the tuner of partition and credit while training goes on, such as `bayesian`; None leaves them.
         space: partitions and credits from which the tuner may choose; by default all that the policy has. Training
             begins with `config`, or with the config in the space that is nearest to the default.
         budget: how many windows of ten steps the tuner has. None is 30 for a tuner that searches once, as `bayesian`
@@ -73,7 +73,7 @@ class DistributedOptimizer(Optimizer, Joinable):
             begins with DDP's buckets, and trials wait until they are affordable; 0 tries nothing, infinity waits for
             nothing. None is 0.01 if no policy is named, or 0 if another optimizer is wrapped already; else infinity.
         seed: of the tuner.
-        keep: the file that keeps the config that a tuner or `auto` found, for the next training; None keeps nothing.
+        keep: the file for the config that a tuner or `auto` found, for the next training run; None keeps nothing.
             True is `autobyte.toml` if a policy or a tuner is named, else nothing.
         record: a folder in which every measured window is kept, for `autobyte collect --add`; None keeps none.
         engine: `allreduce`, over gloo from host memory; `ps` for parameter servers on the ranks' hosts; `nccl`, an
@@ -81,10 +81,10 @@ class DistributedOptimizer(Optimizer, Joinable):
             memory, which stands for a GPU and is no faster than `allreduce`. `auto` is `nccl` where the group has
             NCCL and all parameters are on one GPU, else `allreduce`. If `auto` is `nccl`, `policy="auto"` measures
             both. No GPU has run `nccl` yet. `kvstore` and `byteps` are for comparison: servers of MXNet and BytePS.
-        servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default the servers
-            stand beside the workers.
+        servers: for `ps`, ranks outside the group that call `ab.serve` instead of training; by default servers run
+            beside the workers.
         order: `planned`, all ranks start blocks in a sequence made beforehand; or `leader`, as rank 0 picks them.
-        drift: relative change of layer times or rates after which a new plan is made; infinite keeps the first.
+        drift: relative change of layer times or rates after which a new plan is made; infinity keeps the first.
         wire_dtype: `bf16` or `fp16` (or torch's names for them) compress gradients on the wire, as DDP's hooks do.
         cross_step: whether updates may wait for the next forward pass.
         accumulation: backward passes per step; `no_sync()` does the same by hand.
@@ -97,15 +97,16 @@ class DistributedOptimizer(Optimizer, Joinable):
             again.
         log_every: after so many steps, at the end of a window, rank 0 logs a line with the time of a step, exposed
             communication and overlap; 0 logs none.
-        log_to: is told these numbers on rank 0 as often, or after every window: a TensorBoard `SummaryWriter`, a
-            function of values (a dictionary) and step, or `"wandb"`. Like `on_window`, it must not be collective.
+        log_to: gets these numbers on rank 0 as often, or after every window if `log_every` is 0. It is a TensorBoard
+            `SummaryWriter`, a function of values (a dictionary) and step, or `"wandb"`. Like `on_window`, it must not
+            be collective.
         diagnostics: a folder in which each rank leaves a file when communication fails: the last blocks, the tensors
             that have not arrived, and where its threads are. The error names the file. True is a folder of the job in
             the temporary directory; None writes nothing.
         undo: whether a GPU that is ahead of the network keeps copies for `recover()`, on the engine `nccl`: of
             parameters and optimizer state, for two steps. Other engines need none of these, and can always recover.
         pacing: for `ps`, how fast the kernel sends on each connection: `mocc:throughput=0.8,latency=0.1,loss=0.1`,
-            weights that `autobyte.congestion` serves, or `rate:1Gbit`; by default as the kernel likes.
+            weights that `autobyte.congestion` serves, or `rate:1Gbit`; by default the kernel decides.
 
     Raises:
         InputError: something here cannot be used, or a gradient is sparse.
@@ -219,7 +220,7 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The user's own state, when all updates are taken.
+        """The user's own state, after all updates.
 
         Raises:
             CommunicationError: averages that an update needs do not arrive.
@@ -251,7 +252,7 @@ class DistributedOptimizer(Optimizer, Joinable):
 
     @untraced
     def flush(self) -> None:
-        """Take every update that is due: afterwards parameters are what `step()` made of them. Not collective."""
+        """Complete every update that is due: afterwards parameters are what `step()` made of them. Not collective."""
         self._mode.flush()
 
     def broadcast_buffers(self) -> None:
@@ -269,9 +270,9 @@ class DistributedOptimizer(Optimizer, Joinable):
         """Clip the gradients of all parameters by their norm, between `backward()` and `step()`. Collective.
 
         It does what `torch.nn.utils.clip_grad_norm_` does after DDP's averaging. Half of the traffic still crosses
-        the step: the norm is known when all gradients are summed, each rank its share or each server its own, and
-        the averages travel, and are clipped, while the next forward pass goes on. The first call waits for all
-        averages. A gradient scaler may unscale before: then one pass over the averages does both.
+        the step: the norm is known as soon as each rank or server has summed its share of the gradients. The averages
+        travel, and are clipped, while the next forward pass goes on. The first call waits for all averages. A
+        gradient scaler may unscale first: then one pass over the averages does both.
 
         Args:
             max_norm: to which the norm is brought, if it is larger.
@@ -310,11 +311,11 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._mode.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, when all updates are taken, and the config and plan in force."""
+        """The optimizer's state after all updates, and the config and plan in force."""
         return self._mode.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave, here or without AutoByte; a config of another job is left aside."""
+        """Load what `state_dict` gave, here or without AutoByte; a config of another job is ignored."""
         self._mode.load_state_dict(state_dict)
 
     @property
@@ -326,7 +327,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         return self._mode.steps
 
     def recover(self) -> int:
-        """Close the wrapper after a failure, and say which step parameters and optimizer state are of.
+        """Close the wrapper after a failure, and say how many steps parameters and optimizer state have taken.
 
         If averages of the last step never arrived, that step is undone on all layers: parameters, optimizer state and
         hyper-parameters are those before it. Ranks may differ by one step. Not collective. A learning-rate scheduler
@@ -411,7 +412,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         self._mode = Tracing(mode, self._model, steps=steps, path=Path(path).absolute(), first=first, over=over)
 
     def close(self) -> None:
-        """Take the last updates, and let go of hooks, threads and sockets."""
+        """Complete the last updates, and release hooks, threads and sockets."""
         try:
             self._mode.close()
         finally:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import pytest
 from beds import needs_namespaces

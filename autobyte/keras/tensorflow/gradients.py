@@ -1,14 +1,14 @@
 """Gradients as TensorFlow's graph has them: each leaves as soon as it is computed, and its average comes back.
 
 Gradients leave by *stateless* Python functions. Stateful operations of a `tf.function` are chained in the order in
-which the program has them: the last layer's gradient, which is computed first, would wait for all others. What keeps
-stateless operations in their places is data alone, so tokens are passed on from each to the next.
+which the program has them: the last layer's gradient, which is computed first, would wait for all others. Only data
+dependencies order stateless operations, so each passes a *token*, a small tensor, to the next.
 
 A call costs TensorFlow more than a small gradient costs the network. So small variables (biases, normalization) leave
 and come with the variable before them, by one function: they are a *group*.
 
-- A token that is constant, or a gradient that is, would let TensorFlow run a function once and keep its result. So
-  the first token is read from a variable.
+- If its inputs were constant, TensorFlow would run a function once and keep its result. So the first token is read
+  from a variable.
 - A wait holds one of TensorFlow's threads. Its token comes from the wait before, so one waits at a time.
 """
 
@@ -26,8 +26,8 @@ from autobyte.exchange.spec import ArraySpec, groups_of
 
 log = logging.getLogger("autobyte")
 
-SMALL_BYTES = 64 * 1024  # of variables in a group, beside the first
-_DONE = 0  # what a token holds
+SMALL_BYTES = 64 * 1024  # at most, of all variables in a group but the first, together
+_DONE = 0  # the value of every token
 _known: set[int] = set()  # threads that have a state in Python
 
 
@@ -56,7 +56,7 @@ class GraphGradients:
             self._clock = tf.Variable(_DONE, trainable=False, dtype=tf.int32, name="autobyte_clock")
 
     def check(self, variables: Sequence[Any]) -> None:
-        """Refuse other variables than those that travel.
+        """Refuse variables other than those whose gradients travel.
 
         Raises:
             InputError: some were added, or left out, after wrapping.
@@ -87,7 +87,7 @@ class GraphGradients:
         return [given.get(each) for each in self._ids]
 
     def reachable(self, tokens: Sequence[Any]) -> list[Any]:
-        """Those of some tokens that the graph being made can read: not those of a loop or branch that it has left."""
+        """The tokens that the graph being made can read: not those of a loop or branch that it has left."""
         graphs, graph = [], tf.compat.v1.get_default_graph()
         while graph is not None:
             graphs.append(graph)
@@ -95,7 +95,7 @@ class GraphGradients:
         return [token for token in tokens if tf.executing_eagerly() or token.graph in graphs]
 
     def token(self) -> Any:
-        """What the first function of a step waits for: nothing, but TensorFlow cannot know."""
+        """The first token of a step. It is there at once, but TensorFlow cannot know that."""
         return tf.identity(self._clock)
 
     def mark(self, moment: Callable[[], None], after: Any) -> Any:
@@ -143,7 +143,7 @@ class GraphGradients:
         return averages, token
 
     def average(self, gradients: Sequence[Any], *beside: Any, after: Any = None) -> list[Any]:
-        """Averages over all ranks; None stays None. The first gradient leaves after a token, if there is one."""
+        """Averages over all ranks; None stays None. No gradient leaves before the token `after`, if there is one."""
         token = self.leave(gradients, self.token() if after is None else after, *beside)
         averages: list[Any] = [None] * len(gradients)
         for group in self.groups:
@@ -167,7 +167,7 @@ class GraphGradients:
         return _token()
 
     def _call(self, action: Callable[..., Any], inputs: Sequence[Any], outputs: Any) -> Any:
-        """Call Python from within the graph; what it raises is kept, because TensorFlow shows its text alone."""
+        """Call Python from within the graph. An error is kept, because TensorFlow passes on only its text."""
 
         def run(*arrays: Any) -> Any:
             _keep_state()

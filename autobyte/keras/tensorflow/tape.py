@@ -14,7 +14,7 @@ _connected: list[GraphGradients] = []  # of all tapes: a loop makes a tape in ev
 
 
 class AveragingTape:
-    """A tape, for the rest.
+    """A tape like TensorFlow's whose `gradient` returns averages.
 
     Args:
         tape: TensorFlow's.
@@ -37,7 +37,7 @@ class AveragingTape:
             averages in the form of `sources`; None where the target does not depend on a variable.
 
         Raises:
-            InputError: some of the variables have travelled with others before, or are none.
+            InputError: one of the sources is no variable, or travelled with other variables before.
             CommunicationError: ranks differ in their variables, or do not hear each other.
         """
         variables = tf.nest.flatten(sources)
@@ -68,7 +68,7 @@ def travelling() -> set[int]:
 
 
 def connected(variables: Sequence[Any], settings: AveragingSettings) -> GraphGradients:
-    """The connection of variables, made when they are seen first.
+    """What averages these variables' gradients, made when they are seen first.
 
     Raises:
         InputError: some of them have one already, with others.

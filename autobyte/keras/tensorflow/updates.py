@@ -1,4 +1,4 @@
-"""Updates that wait for the next step: each is taken at the head of its graph, before the layer reads the variable.
+"""Updates that wait for the next step: its graph begins with them, and each runs before its layer reads the variable.
 
 TensorFlow orders reads and writes of one variable as the program has them, and those of different variables not at
 all. So the first layer computes while the last layer's average is still on its way.
@@ -99,7 +99,7 @@ class LateUpdates:
             a token after which gradients of this step may leave.
 
         Raises:
-            InputError: others have left in this step, and what came behind them saw no update.
+            InputError: gradients have left in this step before, and code after that saw no update.
         """
         if self._left:
             raise InputError("cross_step=True: train_step applies gradients more than once: say cross_step=False")
