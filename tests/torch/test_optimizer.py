@@ -173,7 +173,8 @@ def test_gradients_that_travel_from_copies_give_the_same(accumulation: int) -> N
 def compare_late(rank: int, accumulation: int, waits: bool, steps: int = STEPS) -> list[str]:
     """Kernels and communication are late, each rank's in a way of its own, and what is not there yet is NaN."""
     random = Random(rank)
-    late = partial(HostStreams, hide=True, late=lambda: time.sleep(random.random() * 2e-3))
+    late_s = 2e-3 if waits else 2e-2  # so late that a busy machine does not wait for them by chance
+    late = partial(HostStreams, hide=True, late=lambda: time.sleep(random.random() * late_s))
     engines.STREAMS["ordered"] = lambda _parameters, timeout: late(timeout_s=timeout.total_seconds())
     if not waits:
         Buffers.complete = lambda *_: []  # type: ignore[method-assign]
