@@ -103,7 +103,7 @@ class Window:
     @property
     def overlap(self) -> float | None:
         """Share of that rank's communication for which its model did not stand still; None where it is not known."""
-        busy_s = float(self.totals[self.slowest, 2]) / len(self.step_s)
+        busy_s = float(self.totals[self.slowest, 2])
         if self.slowest_exposed_s is None or busy_s <= 0:
             return None
         return max(0.0, 1 - self.slowest_exposed_s / busy_s)

@@ -88,12 +88,14 @@ def _split(totals: Floats, per_block_s: float) -> tuple[float, float]:
     return per_block_s, (seconds - blocks * per_block_s) / nbytes
 
 
-def totals(passages: Sequence[Passage]) -> Floats:
-    """Blocks, bytes, seconds that the link was busy; seconds of a block besides its bytes, or nan; shape [4]."""
+def totals(passages: Sequence[Passage], steps: int) -> Floats:
+    """What passages of so many steps come to, shape [4].
+
+    Blocks, bytes, seconds that the link was busy, of a step; seconds of a block besides its bytes, or nan.
+    """
     nbytes, seconds = sum(passage.nbytes for passage in passages), sum(passage.seconds for passage in passages)
-    return np.array(
-        [len(passages), nbytes, seconds, _start_s([each for each in passages if each.alone])], dtype=float
-    )
+    of_a_step = np.array([len(passages), nbytes, seconds], dtype=float) / max(steps, 1)
+    return np.append(of_a_step, _start_s([each for each in passages if each.alone]))
 
 
 def sent(passages: Sequence[Passage], steps: int, credit_bytes: int | None) -> Floats:

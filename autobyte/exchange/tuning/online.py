@@ -82,13 +82,15 @@ class Online:
         self._layer_s: tuple[Floats, Floats] = (np.zeros(len(layers)), np.zeros(len(layers)))
         training.session.runner.forget()  # the first step, in which ranks wait for each other to begin
         training.exchange.waits.forget()
-        self._exposed_s = training.exchange.exposed_s  # before this window
+        self._exposed_s = training.exchange.exposed_s  # before the steps that count
         self._steps: list[float] = []
+        self._uncounted = 0  # of these, whose blocks and waits do not count
         self._first = 0
         self._last_s = time.perf_counter()
         self._announced = False
         self._ended: deque[_Ended] = deque()  # windows whose measurements are on their way
         self._brief = False  # the config in force is on trial, in a short window
+        self._switched = False  # this window began with another config
 
     def after_step(self, *, announced: bool) -> None:
         """A step was taken: gather at the end of a window, or do what rank 0 announced. Collective.
@@ -105,6 +107,8 @@ class Online:
         sample = self._times.sample()
         if sample is not None:
             self._samples.append(sample)
+        if self._switched and len(self._steps) == WARMUP:  # the engine has made room for new blocks meanwhile
+            self._count()
         if announced:
             self._heed()
         elif len(self._steps) == (WINDOW if self._planned else FIRST):
@@ -145,6 +149,11 @@ class Online:
         self._first += len(self._steps)
         self._steps = []
         self._samples.clear()
+        self._count()
+
+    def _count(self) -> None:
+        """From here on blocks and waits count."""
+        self._uncounted = len(self._steps)
         self._training.session.runner.passages.clear()
         self._exposed_s = self._training.exchange.exposed_s
 
@@ -187,6 +196,7 @@ class Online:
         before, step = self._training.config, self._training.progress.steps
         self._training.replan(plan.job, plan.config, plan.order)
         now = self._training.config  # the one before where a rank cannot use the other
+        self._switched = before != now
         if self.adviser is not None and before != now:
             log.info("step %d: %s replaces %s", step, now.full_label, before.full_label)
         self._brief = answer.brief
@@ -204,7 +214,7 @@ class Online:
         reduced = training.exchange.reduction is not None
         ended = _Ended(rows, training.config, self._first, len(self._steps), training.progress.steps, reduced)
         self._ended.append(ended)
-        self._planned, self._brief = True, False
+        self._planned, self._brief, self._switched = True, False, False
         self._tell_passed()
         self.reset()
         self._hear(wait=not training.exchange.ahead_of_ranks)
@@ -244,8 +254,8 @@ class Online:
         if self._samples:  # else the window ended before layers were timed: keep the last times
             forward_s, backward_s = self._times.read(self._samples)
             self._layer_s = np.median(forward_s, axis=0), np.median(backward_s, axis=0)
-        passages = list(self._training.session.runner.passages)
-        crowding = sent(passages, len(self._steps), self._training.exchange.plan.credit_bytes)
+        passages, steps = list(self._training.session.runner.passages), len(self._steps) - self._uncounted
+        crowding = sent(passages, steps, self._training.exchange.plan.credit_bytes)
         forward_s, backward_s = self._layer_s
-        exposed_s = (self._training.exchange.exposed_s - self._exposed_s) / len(self._steps)
-        return RankWindow(np.array(self._steps), forward_s, backward_s, totals(passages), crowding, exposed_s)
+        exposed_s = (self._training.exchange.exposed_s - self._exposed_s) / max(steps, 1)
+        return RankWindow(np.array(self._steps), forward_s, backward_s, totals(passages, steps), crowding, exposed_s)

@@ -19,7 +19,8 @@ class RankWindow:
     Args:
         step_s: time of every step, shape [steps], at most `WINDOW` of them (s).
         forward_s, backward_s: of every layer, shape [layers] (s).
-        totals: of the blocks that went over the wire, as `costs.totals` has them, shape [4].
+        totals: of the blocks that went over the wire, as `costs.totals` has them, shape [4]. In the first window
+            of a config, this and what follows leave out its warm-up.
         sent: what they tell of links that crowd, as `costs.sent` has it, shape [2, 4].
         exposed_s: of a step, for how long the model's computing stood still for averages (s).
     """

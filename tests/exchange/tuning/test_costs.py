@@ -24,7 +24,7 @@ def passages(sizes: list[int], *, slower: float = 1.0) -> list[Passage]:
 
 def of_ranks(made: list[Passage], *others: list[Passage]) -> Floats:
     """Three ranks that saw the same, or what others saw."""
-    return np.array([totals(each) for each in ([made, *others] if others else [made] * 3)])
+    return np.array([totals(each, 2) for each in ([made, *others] if others else [made] * 3)])
 
 
 def test_two_configs_tell_a_block_from_its_bytes() -> None:
@@ -34,6 +34,14 @@ def test_two_configs_tell_a_block_from_its_bytes() -> None:
         costs.add(config, of_ranks(made))
     assert costs.per_block_s == pytest.approx(PER_BLOCK_S)
     assert costs.per_byte_s == pytest.approx(PER_BYTE_S)
+
+
+def test_totals_are_those_of_a_step() -> None:
+    made = passages([3_000_000] * 12)
+    for steps in (1, 3):
+        blocks, nbytes, seconds, _ = totals(made, steps)
+        assert (blocks, nbytes) == (12 / steps, 36_000_000 / steps)
+        assert seconds == pytest.approx(12 * (PER_BLOCK_S + 3_000_000 * PER_BYTE_S) / steps)
 
 
 def test_a_block_never_costs_next_to_nothing() -> None:

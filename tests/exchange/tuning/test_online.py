@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,18 @@ from autobyte.config import Config
 from autobyte.errors import InputError
 from autobyte.exchange.control import CommunicationError
 from autobyte.exchange.engines import STREAMS
+from autobyte.exchange.tuning import online as online_module
 from autobyte.exchange.tuning.kept import Kept
-from autobyte.job import Model
+from autobyte.exchange.tuning.online import Online
+from autobyte.exchange.tuning.window import RankWindow
+from autobyte.job import Floats, Model
 from autobyte.scheduler.engines.streams import Event, HostStreams, Work
+from autobyte.scheduler.runner import Passage
 from autobyte.torch.exchange import training as training_module
 from autobyte.torch.exchange.exchange import WAIT
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
-from autobyte.tuning import WINDOW
+from autobyte.tuning import WARMUP, WINDOW
 
 
 @Tuner.register("broken")
@@ -70,6 +75,36 @@ def _switches(rank: int, engine: str, order: str, keep: str) -> None:
     last = optimizer.report()
     assert last is not None
     assert [made.to_json() for made in ab.report()] == [last.to_json()]
+
+
+def test_blocks_of_the_warmup_of_a_config_do_not_count() -> None:
+    on_ranks(_counts, 2)
+
+
+def _counts(rank: int) -> None:
+    seen: list[tuple[Config, int, int, int, int]] = []  # config, blocks of its plan, steps; steps, blocks that count
+    measured, totals = Online._measured, online_module.totals
+
+    def note(online: Online) -> RankWindow:
+        def counted(passages: Sequence[Passage], steps: int) -> Floats:
+            plan = online._training.exchange.plan
+            seen.append((online._training.config, len(plan.tiling), len(online._steps), steps, len(passages)))
+            return totals(passages, steps)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(online_module, "totals", counted)
+            return measured(online)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Online, "_measured", note)
+        optimizer, _ = beside_ddp(rank, tuner="script", budget=4, keep=None)
+        optimizer.close()
+    begun = [window for before, window in pairwise(seen) if window[0] != before[0]]
+    assert len(begun) >= len(CONFIGS), seen
+    for window in seen[1:]:
+        _, blocks, steps, counted, passages = window
+        assert counted == steps - (WARMUP if window in begun else 0)
+        assert abs(passages - counted * blocks) <= blocks  # those under way when the window ends
 
 
 @pytest.mark.parametrize("engine", ["allreduce", "ps"])
