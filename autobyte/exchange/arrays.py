@@ -22,8 +22,9 @@ Array = npt.NDArray[Any]
 class Arrays:
     """Hands gradients to the session as they are computed, from whatever thread has one.
 
-    Each gradient has a fixed place in memory: it is copied there, summed there, and copied from there. In each step
-    an all-reduce counts how many ranks had each gradient. Nobody waits for it: the counts are read one step later.
+    Each gradient has a fixed place in memory: it is copied there, summed there, and copied from there. One that is
+    lent is summed where it lies. In each step an all-reduce counts how many ranks had each gradient. Nobody waits for
+    it: the counts are read one step later.
 
     Args:
         places: by name, flat tensors in host memory, in the front end's order.
@@ -53,7 +54,8 @@ class Arrays:
         self.waits = times.waits
         self.announces: Callable[[], bool] = lambda: False  # whether this rank has something to say to all
         self._names, self._places = list(places), list(places.values())
-        self._memory = [place.numpy() for place in self._places]
+        self._sums = list(self._places)  # where gradients are summed
+        self._memory = [place.numpy() for place in self._sums]
         self._session, self._buffers, self._control = session, buffers, control
         self._times, self._clock = times, clock
         self._opening = threading.Lock()  # gradients come from several threads
@@ -61,15 +63,17 @@ class Arrays:
         self._counts: Tally | None = None  # of the step before
         self._number(session.plan)
 
-    def ready(self, place: int, gradient: Array) -> None:
+    def ready(self, place: int, gradient: Array, *, lent: bool = False) -> None:
         """A gradient is computed: let it travel.
 
         Args:
             place: its index.
-            gradient: of any shape with as many elements; the caller's again afterwards.
+            gradient: of any shape with as many elements; the caller's again afterwards, unless it is lent.
+            lent: whether it is summed where it lies: it is contiguous, of the place's dtype, and nobody else touches
+                it until its average was waited for.
 
         Raises:
-            InputError: it has another number of elements.
+            InputError: it has another number of elements, or cannot be lent.
             CommunicationError: it was handed in already in this step, or averages can no longer be made.
         """
         if gradient.size != self._memory[place].size:
@@ -78,7 +82,14 @@ class Arrays:
         self._begin()
         if self._had[place]:
             raise self._failure(f"tensor '{self._names[place]}' has a second gradient in a step that was not ended")
-        np.copyto(self._memory[place], gradient.reshape(-1))
+        if lent:
+            if gradient.dtype != self._memory[place].dtype or not gradient.flags.c_contiguous:
+                wanted = f"contiguous and {self._memory[place].dtype}"
+                raise InputError(f"the gradient of '{self._names[place]}' cannot be lent: it must be {wanted}")
+            self._sum_at(place, torch.from_numpy(gradient.reshape(-1)))
+        else:
+            self._sum_at(place, self._places[place])
+            np.copyto(self._memory[place], gradient.reshape(-1))
         self._had[place] = True
         self._times.complete(place)
         self._session.ready([self._indices[place]])
@@ -95,6 +106,7 @@ class Arrays:
         self._begin()
         for place, had in enumerate(self._had):
             if not had:
+                self._sum_at(place, self._places[place])
                 self._memory[place].fill(0)
         announced = self._look_at_counts()
         flags = bytearray([*self._had, self.announces()])
@@ -163,8 +175,14 @@ class Arrays:
         """Note where a plan has the gradients, and show the engine."""
         index = {name: each for each, name in enumerate(plan.job.gradients.names)}
         self._indices = [index[name] for name in self._names]
-        for each, place in zip(self._indices, self.parameters.values(), strict=True):
-            self._buffers.put(each, place)
+        for each, values in zip(self._indices, self._sums, strict=True):
+            self._buffers.put(each, values)
+
+    def _sum_at(self, place: int, values: torch.Tensor) -> None:
+        """Show the engine where a gradient of this step lies."""
+        if values is not self._sums[place]:
+            self._sums[place], self._memory[place] = values, values.numpy()
+            self._buffers.put(self._indices[place], values)
 
     def _look_at_counts(self) -> bool:
         """What ranks said of the step before: whether one announced something."""

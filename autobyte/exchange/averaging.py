@@ -139,9 +139,20 @@ class Averaging:
         """The loss of the step is known, as far as the front end sees that."""
         self._times.loss()
 
-    def ready(self, place: int, gradient: Array) -> None:
-        """A gradient is computed: let it travel; the array is the caller's again afterwards."""
-        self._arrays.ready(place, gradient)
+    def ready(self, place: int, gradient: Array, *, lent: bool = False) -> None:
+        """A gradient is computed: let it travel.
+
+        Args:
+            place: its index.
+            gradient: the caller's again afterwards, unless it is lent.
+            lent: whether it is averaged where it lies, without a copy. It is contiguous, and nobody else touches it
+                until `wait` has returned.
+
+        Raises:
+            InputError: it has another size than its spec, or cannot be lent: it has another dtype, or gaps.
+            CommunicationError: it was handed in already in this step, or averages can no longer be made.
+        """
+        self._arrays.ready(place, gradient, lent=lent)
 
     def end(self) -> None:
         """No more gradients come in this step. Those that this rank did not hand in count as zeros.
@@ -156,7 +167,8 @@ class Averaging:
 
         Args:
             place: its index.
-            copy: whether to return a copy; otherwise the next gradient for this place overwrites the result.
+            copy: whether to return a copy; otherwise the next gradient for this place overwrites the result. A lent
+                gradient is its own result.
 
         Raises:
             CommunicationError: it does not arrive; it names rank, step and tensor.

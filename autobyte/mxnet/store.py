@@ -3,14 +3,12 @@
 import os
 import queue
 import threading
-from collections.abc import Iterable
 from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
 import mxnet as mx
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
@@ -22,8 +20,6 @@ from autobyte.exchange.names import name_for
 from autobyte.exchange.times import ALONE
 from autobyte.integrations.versions import check_version
 from autobyte.mxnet.dependencies import Release, hold, memory
-
-Array = npt.NDArray[Any]
 
 TRIED = {"mxnet": ("1.9", "1.9")}
 
@@ -73,6 +69,7 @@ class KVStore(mx.kv.KVStoreBase):
         self._lock = threading.Lock()
         self._complete = 0  # gradients in this step
         self._held: list[tuple[mx.nd.NDArray, Release] | None] = []
+        self._lent: list[mx.nd.NDArray | None] = []  # gradients that lie where blocks travel, as long as these may
         self._steps: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for each that was ended
         self._apart = ALONE  # steps whose averages all come before the next forward pass, which is timed alone
         self._error: Exception | None = None
@@ -208,7 +205,7 @@ class KVStore(mx.kv.KVStoreBase):
             forward = self._control.share([self._places[key] for key in reversed(self._computed)])
             keys = list(self._specs)
             self._places = {keys[place]: index for index, place in enumerate(forward)}
-            self._held = [None] * len(keys)
+            self._held, self._lent = [None] * len(keys), [None] * len(keys)
             self.averaging = Averaging("gluon", [self._specs[key] for key in self._places], self._settings)
         except Exception as error:
             self._fail(error)
@@ -235,8 +232,9 @@ class KVStore(mx.kv.KVStoreBase):
             _spoil(gradient)
             release()
             return
+        self._lent[place] = gradient
         try:
-            averaging.ready(place, memory(gradient))
+            averaging.ready(place, memory(gradient), lent=True)
             with self._lock:  # after `ready`: several of these threads come here at once
                 self._complete += 1
                 last = self._complete == len(self._places)
@@ -256,27 +254,27 @@ class KVStore(mx.kv.KVStoreBase):
         averaging = self.averaging
         assert averaging is not None, "the thread begins after it is made"
         while self._steps.get():
-            averages: Iterable[Array] = (averaging.wait(place, copy=False) for place in range(len(self._places)))
+            places = range(len(self._places))
             try:
                 if self._apart:
-                    averages = list(averages)
+                    for place in places:
+                        averaging.wait(place, copy=False)
                     self._apart -= 1
                     averaging.begin()
-                for place, average in enumerate(averages):
-                    self._release(place, average.reshape(-1))
+                for place in places:
+                    averaging.wait(place, copy=False)  # its gradient was lent, and is the average now
+                    self._release(place)
             except Exception as error:  # raised in the thread that trains, at its next call
                 self._fail(error)
 
-    def _release(self, place: int, average: Array | None) -> None:
+    def _release(self, place: int, *, spoiled: bool = False) -> None:
         with self._lock:
             held, self._held[place] = self._held[place], None
         if held is not None:
             gradient, release = held
             try:
-                if average is None:
+                if spoiled:
                     _spoil(gradient)
-                else:
-                    np.copyto(memory(gradient), average)
             finally:
                 release()
 
@@ -287,7 +285,7 @@ class KVStore(mx.kv.KVStoreBase):
         for gradient, _ in self._second.values():
             gradient[:] = np.nan
         for place in range(len(self._held)):
-            self._release(place, None)
+            self._release(place, spoiled=True)
 
 
 def _spoil(gradient: mx.nd.NDArray) -> None:

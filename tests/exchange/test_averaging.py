@@ -77,6 +77,42 @@ def test_averages_are_means_over_ranks(settings: dict[str, Any], tmp_path: Path)
         assert first["kept"]
 
 
+def lent(rank: int, settings: dict[str, Any]) -> float:
+    """How far averages of gradients that are lent in some steps, and missing in others, are from means."""
+    averaging = Averaging("arrays", SPECS, AveragingSettings(**settings, keep=None, diagnostics=None))
+    with pytest.raises(InputError, match=r"'first/kernel' cannot be lent: it must be contiguous and float32"):
+        averaging.ready(0, np.zeros((20, 30), np.float32).T, lent=True)
+    with pytest.raises(InputError, match=r"'last/kernel' cannot be lent: it must be contiguous and float64"):
+        averaging.ready(2, np.zeros((20, 3), np.float32), lent=True)
+    worst = 0.0
+    for step in range(12):
+        mine, had = gradients(rank, step), [(step + place) % 4 > 0 for place in range(len(SPECS))]
+        for place in reversed(range(len(SPECS))):
+            if had[place]:
+                averaging.ready(place, mine[place], lent=step % 3 > 0)
+        averaging.end()
+        for place in range(len(SPECS)):
+            average = averaging.wait(place, copy=False)
+            wanted = np.mean([gradients(r, step)[place] for r in range(2)], axis=0) * had[place]
+            worst = max(worst, float(np.abs(average - wanted).max()))
+            if had[place]:
+                assert np.shares_memory(average, mine[place]) == (step % 3 > 0)
+        if step % 3:
+            own = averaging.wait(0)
+            assert not np.shares_memory(own, mine[0])
+    averaging.close()
+    return worst
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"config": SMALL}, {"config": SMALL, "engine": "ps"}, {"config": SMALL, "wire_dtype": "fp16"}],
+    ids=["allreduce", "ps", "halved"],
+)
+def test_lent_gradients_become_their_averages(settings: dict[str, Any]) -> None:
+    assert max(on_ranks(lent, 2, settings)) <= (1e-2 if "wire_dtype" in settings else 1e-7)
+
+
 def something_wrong(rank: int, what: str) -> str:
     specs = SPECS
     if what == "another model" and rank:
