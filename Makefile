@@ -245,23 +245,26 @@ loops: .venv/test
 	$(BIN)/python tests/benchmarks/loops.py
 
 # Remove files of docs/data/frontends to measure them again
-FRONTENDS := --hosts 4 --rate 1Gbit --compute 0.3s --windows 4 --repeats 1 --steps 20 --real-time --out docs/data/frontends
+SEARCHES := --windows 12 --repeats 3
+BRIEF := --windows 4 --repeats 1
+FRONTENDS := --hosts 4 --rate 1Gbit --compute 0.3s --steps 20 --real-time --out docs/data/frontends
 keras: .venv/test
-	$(BIN)/autobyte bench --frontend keras-tf --model vgg16,resnet50 $(FRONTENDS)
+	$(BIN)/autobyte bench --frontend keras-tf --model vgg16,resnet50 $(BRIEF) $(FRONTENDS)
 	$(BIN)/python tools/frontend_tables.py
 
 mxnet-links: .venv-mxnet/ready
-	.venv-mxnet/bin/python -m autobyte bench --frontend mxnet --engine kvstore --model vgg16,resnet50 $(FRONTENDS)
-	.venv-mxnet/bin/python -m autobyte bench --frontend torch --engine kvstore --model vgg16 $(FRONTENDS)
+	.venv-mxnet/bin/python -m autobyte bench --frontend mxnet --engine kvstore --model vgg16 $(SEARCHES) $(FRONTENDS)
+	.venv-mxnet/bin/python -m autobyte bench --frontend mxnet --engine kvstore --model resnet50 $(BRIEF) $(FRONTENDS)
+	.venv-mxnet/bin/python -m autobyte bench --frontend torch --engine kvstore --model vgg16 $(BRIEF) $(FRONTENDS)
 	$(BIN)/python tools/frontend_tables.py
 
 # Not with real-time priority: threads of BytePS hardly rest
 byteps-links: .venv-byteps/ready
-	.venv-byteps/bin/python -m autobyte bench --frontend byteps --engine byteps --model vgg16 $(filter-out --real-time,$(FRONTENDS)) --hosts 2
+	.venv-byteps/bin/python -m autobyte bench --frontend byteps --engine byteps --model vgg16 $(BRIEF) $(filter-out --real-time,$(FRONTENDS)) --hosts 2
 	$(BIN)/python tools/frontend_tables.py
 
 horovod-links: .venv-horovod/ready
-	.venv-horovod/bin/python -m autobyte bench --frontend horovod --model vgg16 $(FRONTENDS)
+	.venv-horovod/bin/python -m autobyte bench --frontend horovod --model vgg16 $(BRIEF) $(FRONTENDS)
 	$(BIN)/python tools/frontend_tables.py
 
 versions: .venv/test

@@ -46,7 +46,13 @@ def front_ends(data: Path) -> str:
 
 
 def _line(outcome: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    way = row["title"] if row["own"] else f"{row['title']}, engine `{outcome['engine']}`"
+    settings = outcome["settings"]
+    way = row["title"]
+    if not row["own"]:
+        way += f", engine `{outcome['engine']}`, {settings['windows']} windows"
+    step = f"{1e3 * row['step_s']:.0f} ms"
+    if settings["repeats"] > 1:
+        step += f" ({1e3 * row['step_low_s']:.0f} … {1e3 * row['step_high_s']:.0f})"
     own = [each for each in outcome["rows"] if each["own"]]
     gains = [f"{each['step_s'] / row['step_s']:.2f}x {each['title']}" for each in own]
     cell = outcome["cell"]
@@ -56,7 +62,7 @@ def _line(outcome: dict[str, Any], row: dict[str, Any]) -> list[str]:
         f"{cell['hosts']}, {cell['rate'] * 8e-9:g} Gbit/s",
         way,
         "" if row["config"] is None else label(row["config"]),
-        f"{1e3 * row['step_s']:.0f} ms",
+        step,
         "" if row.get("exposed_s") is None else f"{1e3 * row['exposed_s']:.0f} ms",
         f"{row['over_bound']:.2f}x",
         "" if row["own"] else "; ".join(gains),

@@ -26,18 +26,22 @@ SHARED = ("parallel_devices", "cluster_environment", "process_group_backend", "s
 
 
 def split(keywords: dict[str, Any], *more: str) -> dict[str, Any]:
-    """Take what is Lightning's out of keywords, and leave what is AutoByte's.
+    """Take what is Lightning's out of keywords, and leave what is AutoByte's and not its default.
+
+    LightningCLI hands in every argument that it finds in signatures.
 
     Raises:
         InputError: one is neither's.
     """
     own = {name: keywords.pop(name) for name in (*SHARED, *more) if name in keywords}
-    if "accumulation" in keywords:
-        raise InputError("leave accumulation= out: Lightning says which backward passes travel")
     known = inspect.signature(DistributedOptimizer).parameters
-    for name in keywords:
+    for name in list(keywords):
         if name not in known:
             raise InputError(f"'{name}' is no argument of DistributedOptimizer; those of DDP mean nothing here")
+        if keywords[name] == known[name].default:
+            del keywords[name]
+    if "accumulation" in keywords:
+        raise InputError("leave accumulation= out: Lightning says which backward passes travel")
     return own
 
 

@@ -254,16 +254,17 @@ class KVStore(mx.kv.KVStoreBase):
         averaging = self.averaging
         assert averaging is not None, "the thread begins after it is made"
         while self._steps.get():
-            places = range(len(self._places))
+            places, apart = range(len(self._places)), self._apart > 0
             try:
-                if self._apart:
+                if apart:
                     for place in places:
                         averaging.wait(place, copy=False)
                     self._apart -= 1
                     averaging.begin()
                 for place in places:
-                    averaging.wait(place, copy=False)  # its gradient was lent, and is the average now
-                    self._release(place)
+                    if not apart:
+                        averaging.wait(place, copy=False)
+                    self._release(place)  # it was lent, and is the average now
             except Exception as error:  # raised in the thread that trains, at its next call
                 self._fail(error)
 

@@ -127,7 +127,7 @@ class DistributedOptimizer(Optimizer, Joinable):
         budget: int | None = None,
         search_cost: float | None = None,
         seed: int = 0,
-        keep: os.PathLike[str] | str | bool | None = True,
+        keep: bool | os.PathLike[str] | str | None = True,
         record: Path | str | None = None,
         engine: str = AUTO,
         servers: Sequence[int] | None = None,

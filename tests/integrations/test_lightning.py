@@ -2,6 +2,8 @@
 
 import logging
 import warnings
+from copy import deepcopy
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -199,9 +201,48 @@ def test_other_ways_of_training_are_as_with_ddp() -> None:
     assert len([words for words in said if "Look.on_before_optimizer_step may read them" in words]) == 1
 
 
-def raises_in_a_closure(rank: int) -> None:
-    from datetime import timedelta  # noqa: PLC0415
+def from_the_command_line(rank: int) -> Any:
+    """Train with a strategy that arguments name, and its keywords; returns those that it took."""
+    from lightning.pytorch.cli import LightningCLI  # noqa: PLC0415
 
+    from autobyte.integrations.lightning import AutoByteStrategy  # noqa: PLC0415
+
+    theirs = module()
+    begin = deepcopy(theirs.state_dict())
+    fit(theirs, "ddp", ranks=2, max_epochs=1)
+    name = f"{AutoByteStrategy.__module__}.{AutoByteStrategy.__qualname__}"
+    keywords = ("policy=bytescheduler", "keep=found.toml", "timeout=0:01:00")
+    settings = (
+        "accelerator=cpu",
+        "devices=2",
+        f"accumulate_grad_batches={ACCUMULATION}",
+        f"gradient_clip_val={LIMIT}",
+    )
+    quiet = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
+    cli = LightningCLI(
+        type(theirs),
+        run=False,
+        save_config_callback=None,
+        trainer_defaults={"max_epochs": 1, **dict.fromkeys(quiet, False)},
+        args=[
+            f"--trainer.strategy={name}",
+            *(f"--trainer.strategy.{each}" for each in keywords),
+            *(f"--trainer.{each}" for each in settings),
+        ],
+    )
+    cli.model.load_state_dict(begin)
+    cli.trainer.fit(cli.model, DataLoader(texts(), batch_size=BATCH))
+    norms = [2 * LIMIT] * 4  # are Lightning's own affair
+    assert_alike((copied(cli.model), norms), (copied(theirs), norms))
+    return cli.trainer.strategy._keywords
+
+
+def test_the_command_line_takes_the_strategy_with_keywords() -> None:
+    for kept in on_ranks(from_the_command_line, 2, timeout_s=100, imports=IMPORTS):
+        assert kept == {"policy": "bytescheduler", "keep": "found.toml", "timeout": timedelta(seconds=60)}
+
+
+def raises_in_a_closure(rank: int) -> None:
     from autobyte.integrations.lightning import AutoByteStrategy  # noqa: PLC0415
     from autobyte.scheduler.engines import halves  # noqa: PLC0415
 

@@ -18,6 +18,8 @@ from clusters import WITH_MXNET, with_names
 from faulty import SMALL, said
 from ranks import Ranks, on_ranks
 
+from autobyte.exchange.times import ALONE
+
 pytestmark = WITH_MXNET
 
 IMPORTS = ("autobyte.mxnet", "mxnet.gluon")
@@ -40,6 +42,7 @@ def _parity(rank: int) -> dict[str, float]:
             store = ab.KVStore(engine=engine, config=SMALL, keep=None)
             assert mx.optimizer.SGD().aggregate_num == 1, "else the first of four waits for the last one's average"
             ours = _train(rank, store, optimizer)
+            assert len(store.averaging.connection.times._alone) == ALONE, "forward passes that show what they compute"
             store.close()
             furthest[f"{optimizer} {engine}"] = float(np.abs(ours - plain).max())
     rows = [torch.empty(len(ours)) for _ in range(2)]

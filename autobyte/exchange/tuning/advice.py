@@ -484,17 +484,15 @@ class Adviser:
         """Add a window, or part of one, to the trials of its config, without the warm-up.
 
         Returns:
-            its median step (s), because a single step may wait for a lost packet.
+            its step (s): the mean; in auditions the median, because a single step may wait for a lost packet.
         """
         steps = window.step_s[WARMUP:] if len(window.step_s) > WARMUP else window.step_s
+        step_s = float(steps.mean() if self.tuning is not None else np.median(steps))
         so_far = self.trials.get(window.config, Trial())
         windows = so_far.windows + whole
-        mean_s = so_far.step_s + (float(steps.mean()) - so_far.step_s) * whole / windows
-        self.trials = {
-            **self.trials,
-            window.config: Trial(windows, mean_s),
-        }  # replaced as a whole: the training thread reads it
-        return float(np.median(steps))
+        trial = Trial(windows, so_far.step_s + (step_s - so_far.step_s) * whole / windows)
+        self.trials = {**self.trials, window.config: trial}  # replaced as a whole: the training thread reads it
+        return step_s
 
     def _plan(self, window: Window, config: Config) -> Advice:
         engine = config.engine if config.engine in self._costs else window.config.engine

@@ -30,7 +30,7 @@ class Trial:
     """What windows of one config showed."""
 
     windows: float = 0  # of ten steps; one that ended after five is half of one
-    step_s: float = 0.0  # mean over them
+    step_s: float = 0.0  # mean over them; in auditions, of their medians
 
 
 def yardstick(trials: Mapping[Config, Trial]) -> Config:
@@ -44,7 +44,7 @@ def yardstick(trials: Mapping[Config, Trial]) -> Config:
 
 
 def fastest_by_engine(trials: Mapping[Config, Trial], *, own: str) -> dict[str, float]:
-    """The shortest mean step by each engine that was measured (s), the fastest engine first.
+    """The shortest step by each engine that was measured (s), the fastest engine first.
 
     Args:
         trials: what was measured.

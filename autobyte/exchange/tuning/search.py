@@ -22,6 +22,7 @@ from autobyte.tuners.base import TUNERS, Tuner
 from autobyte.tuning import Tuning, make_tuner
 
 ONCE = 30  # windows of who searches once
+LATE = ("kvstore", "byteps")  # engines whose servers acknowledge late: the link rests while a block travels alone
 PATIENCE_S = 60.0  # no step waits for a tuner; one that takes longer is not asked again
 
 log = logging.getLogger("autobyte")
@@ -150,7 +151,7 @@ class Search:
                 "%s was found on a link of %.3g Gbit/s, this one has %.3g: tuning again",
                 self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
             )  # fmt: skip
-        space = replace(self._space or POLICIES[running.policy]().space(job), default=running)
+        space = replace(self._space or _space_of(running.policy, job, self._training.engine), default=running)
         tuner = made_in_time(
             self.tuner, lambda: make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
         )
@@ -258,6 +259,13 @@ class Search:
 
     def _rate(self, job: Job) -> float:
         return float(min(job.cluster.up_bytes_per_s))
+
+
+def _space_of(policy: str, job: Job, engine: str) -> Space:
+    """What a policy may be tuned to on an engine; where servers acknowledge late, windows hold two blocks or more."""
+    space = POLICIES[policy]().space(job)
+    least, most = space.credit_ratio
+    return replace(space, credit_ratio=(2.0, most)) if engine in LATE and 1 <= least < 2 <= most else space
 
 
 def use_kept(training: TunedTraining, path: Path, *, policy: str, tuner: str | None, space: Space | None) -> None:

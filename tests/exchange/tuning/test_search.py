@@ -110,6 +110,30 @@ def _stays(rank: int, keep: str) -> None:
     outside.close()
 
 
+@pytest.mark.parametrize(
+    ("engine", "policy", "ratios"),
+    [
+        ("allreduce", "bytescheduler", (1.0, 16.0)),
+        ("ps", "bytescheduler", (1.0, 16.0)),
+        ("kvstore", "bytescheduler", (2.0, 16.0)),
+        ("byteps", "bytescheduler", (2.0, 16.0)),
+        ("kvstore", "ddp", (1.0, 1.0)),
+        ("kvstore", "usbyte", (2**-20, 16.0)),
+    ],
+)
+def test_where_servers_acknowledge_late_windows_hold_two_blocks(
+    engine: str, policy: str, ratios: tuple[float, float]
+) -> None:
+    job = Job(
+        Model.build("m", [("l", [("w", 8)], 0.1, 0.1)], batch_size=1), Cluster(2, 0 if engine == "allreduce" else 2)
+    )
+    running = Config(4096, 16384, policy)
+    training: Any = SimpleNamespace(job=job, fingerprint="m", size=2, engine=engine, config=running)
+    tuning = Search(training, tuner="random", space=None, budget=3, seed=0, keep=None).begin(job, running)
+    assert tuning is not None
+    assert tuning._space.credit_ratio == ratios
+
+
 def test_who_searches_once_has_an_end_and_who_lives_on_has_none() -> None:
     assert on_ranks(_budgets, 2) == [[30, None, 7]] * 2
 
