@@ -249,8 +249,7 @@ SEARCHES := --windows 12 --repeats 3
 BRIEF := --windows 4 --repeats 1
 FRONTENDS := --hosts 4 --rate 1Gbit --compute 0.3s --steps 20 --real-time --out docs/data/frontends
 keras: .venv/test
-	$(BIN)/autobyte bench --frontend keras-tf --model vgg16 $(BRIEF) $(FRONTENDS)
-	$(BIN)/autobyte bench --frontend keras-tf --model resnet50 --windows 12 --repeats 1 $(FRONTENDS)
+	$(BIN)/autobyte bench --frontend keras-tf --model vgg16,resnet50 $(SEARCHES) $(FRONTENDS)
 	$(BIN)/python tools/frontend_tables.py
 
 mxnet-links: .venv-mxnet/ready

@@ -1,6 +1,7 @@
 """The gradients of a step in host memory: which are complete, and what ranks say of the step."""
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,9 +23,9 @@ Array = npt.NDArray[Any]
 class Arrays:
     """Hands gradients to the session as they are computed, from whatever thread has one.
 
-    Each gradient has a fixed place in memory: it is copied there, summed there, and copied from there. One that is
-    lent is summed where it lies. In each step an all-reduce counts how many ranks had each gradient. Nobody waits for
-    it: the counts are read one step later.
+    Each gradient is copied to a place in memory, and summed there. One that is lent is summed where it lies. An
+    average is handed out where it lies: as long as somebody holds it, the next gradient has another place. In each
+    step an all-reduce counts how many ranks had each gradient. Nobody waits for it: they are read one step later.
 
     Args:
         places: by name, flat tensors in host memory, in the front end's order.
@@ -56,6 +57,7 @@ class Arrays:
         self._names, self._places = list(places), list(places.values())
         self._sums = list(self._places)  # where gradients are summed
         self._memory = [place.numpy() for place in self._sums]
+        self._held: list[weakref.ref[Array] | None] = [None] * len(places)  # averages that were handed out
         self._session, self._buffers, self._control = session, buffers, control
         self._times, self._clock = times, clock
         self._opening = threading.Lock()  # gradients come from several threads
@@ -88,7 +90,7 @@ class Arrays:
                 raise InputError(f"the gradient of '{self._names[place]}' cannot be lent: it must be {wanted}")
             self._sum_at(place, torch.from_numpy(gradient.reshape(-1)))
         else:
-            self._sum_at(place, self._places[place])
+            self._sum_at(place, self._own(place))
             np.copyto(self._memory[place], gradient.reshape(-1))
         self._had[place] = True
         self._times.complete(place)
@@ -106,7 +108,7 @@ class Arrays:
         self._begin()
         for place, had in enumerate(self._had):
             if not had:
-                self._sum_at(place, self._places[place])
+                self._sum_at(place, self._own(place))
                 self._memory[place].fill(0)
         announced = self._look_at_counts()
         flags = bytearray([*self._had, self.announces()])
@@ -118,12 +120,11 @@ class Arrays:
         progress.take()
         return announced
 
-    def wait(self, place: int, *, copy: bool = True) -> Array:
-        """An average, when it has arrived; flat.
+    def wait(self, place: int) -> Array:
+        """An average, when it has arrived; flat. It is the caller's own; that of a lent gradient is the gradient.
 
         Args:
             place: its index.
-            copy: whether to return a copy; otherwise the next step's gradient overwrites the result.
 
         Raises:
             CommunicationError: it does not arrive; it names rank, step and tensor.
@@ -131,11 +132,12 @@ class Arrays:
         began_s = self._clock()
         self._session.wait([self._indices[place]])
         self._times.wait(place, began_s)
-        if not copy:
-            return self._memory[place]
-        own: Array = torch.empty_like(self._places[place]).numpy()  # in memory that TensorFlow takes over as it lies
-        np.copyto(own, self._memory[place])  # PyTorch would copy with threads of its own beside TensorFlow's
-        return own
+        held = self._held[place]
+        average = None if held is None else held()
+        if average is None:
+            average = self._sums[place].numpy()
+            self._held[place] = weakref.ref(average)
+        return average
 
     def use(self, plan: Plan) -> None:
         """Use another plan from the next step on; all ranks must do so between the same two steps."""
@@ -177,6 +179,13 @@ class Arrays:
         self._indices = [index[name] for name in self._names]
         for each, values in zip(self._indices, self._sums, strict=True):
             self._buffers.put(each, values)
+
+    def _own(self, place: int) -> torch.Tensor:
+        """Memory for a gradient, in which no average lies that somebody holds."""
+        held, self._held[place] = self._held[place], None
+        if held is not None and held() is not None:
+            self._places[place] = torch.empty_like(self._places[place])
+        return self._places[place]
 
     def _sum_at(self, place: int, values: torch.Tensor) -> None:
         """Show the engine where a gradient of this step lies."""

@@ -131,9 +131,14 @@ class Averaging:
             raise
         _alive.add(self)
 
-    def begin(self) -> None:
-        """The forward pass of a step begins, as far as the front end sees that."""
-        self._times.begin()
+    def begin(self, *, alone: bool = False) -> None:
+        """The forward pass of a step begins, as far as the front end sees that.
+
+        Args:
+            alone: whether all averages that it needs have been waited for. A few such passes show how long one
+                computes.
+        """
+        self._times.begin(alone=alone)
 
     def loss(self) -> None:
         """The loss of the step is known, as far as the front end sees that."""
@@ -162,18 +167,16 @@ class Averaging:
         """
         self._online.after_step(announced=self._arrays.end())
 
-    def wait(self, place: int, *, copy: bool = True) -> Array:
-        """An average, when it has arrived, in its shape.
+    def wait(self, place: int) -> Array:
+        """An average, when it has arrived, in its shape. That of a lent gradient is the gradient itself.
 
         Args:
             place: its index.
-            copy: whether to return a copy; otherwise the next gradient for this place overwrites the result. A lent
-                gradient is its own result.
 
         Raises:
             CommunicationError: it does not arrive; it names rank, step and tensor.
         """
-        return self._arrays.wait(place, copy=copy).reshape(self.specs[place].shape)
+        return self._arrays.wait(place).reshape(self.specs[place].shape)
 
     def report(self) -> Report:
         """What was tried, won and spent; rank 0 knows it all."""

@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from statistics import median
 
 import numpy as np
 
@@ -23,8 +22,9 @@ class ArrayTimes:
 
         min over layers of (loss − arrival) / share of the layer and those behind it
 
-    and stands still for the rest. That holds if layers have the same shares of both passes; where they differ, too
-    much of the pass counts as standing still. What is behind a layer is what its gradient came after.
+    and no longer than the shortest of the last ones beside which nothing came. For the rest, it stands still. That
+    holds if layers have the same shares of both passes; where they differ, too much of the pass counts as standing
+    still. What is behind a layer is what its gradient came after.
 
     A front end that does not see the loss has a forward pass that ends with the first gradient; one that does not see
     its beginning either has one as long as half of the backward pass.
@@ -41,14 +41,19 @@ class ArrayTimes:
         self._complete = np.full(self._layers, np.nan)  # of layers with a gradient
         self._arrived = np.full(self._layers, np.nan)  # of averages, in the forward pass
         self._began_s = self._over_s = 0.0  # of the forward pass; infinite while it is not over
+        self._beside = True  # whether averages may come beside it
         self._read = True
         self._alone: deque[float] = deque(maxlen=ALONE)  # passes beside which nothing came, in backward passes
         self.waits = ArrayWaits()
 
-    def begin(self) -> None:
-        """The forward pass begins."""
+    def begin(self, *, alone: bool = False) -> None:
+        """The forward pass begins.
+
+        Args:
+            alone: whether all averages that it needs have been waited for.
+        """
         self._arrived = np.full(self._layers, np.nan)
-        self._began_s, self._over_s = self._clock(), math.inf
+        self._began_s, self._over_s, self._beside = self._clock(), math.inf, not alone
 
     def open(self) -> None:
         """The first gradient of a step is about to be complete: none is as yet."""
@@ -58,7 +63,7 @@ class ArrayTimes:
     def wait(self, place: int, began_s: float) -> None:
         """An average is there that was waited for since a moment: by the forward pass, or beside it."""
         now = self._clock()
-        if self._began_s <= began_s < self._over_s:
+        if self._beside and self._began_s <= began_s < self._over_s:
             self._arrived[self._layer_of[place]] = now
         else:
             self.waits.add(now - began_s)
@@ -106,7 +111,7 @@ class ArrayTimes:
         if not known.any():
             self._alone.append(took_s / backward_s)
             return took_s
-        most_s = median(self._alone) * backward_s if len(self._alone) == ALONE else took_s
+        most_s = min(self._alone) * backward_s if len(self._alone) == ALONE else took_s
         computed_s = float(np.min((loss_s - self._arrived[known]) / behind[known], initial=min(took_s, most_s)))
         self.waits.add(took_s - computed_s)
         return computed_s

@@ -258,12 +258,12 @@ class KVStore(mx.kv.KVStoreBase):
             try:
                 if apart:
                     for place in places:
-                        averaging.wait(place, copy=False)
+                        averaging.wait(place)
                     self._apart -= 1
                     averaging.begin()
                 for place in places:
                     if not apart:
-                        averaging.wait(place, copy=False)
+                        averaging.wait(place)
                     self._release(place)  # it was lent, and is the average now
             except Exception as error:  # raised in the thread that trains, at its next call
                 self._fail(error)

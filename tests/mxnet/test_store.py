@@ -179,9 +179,9 @@ def _in_order(rank: int) -> tuple[list[int], list[int]]:
     return keys, [keys[place] for place in came[-3:]]
 
 
-def _noted(places: list[int], wait: Any, place: int, *, copy: bool) -> Any:
+def _noted(places: list[int], wait: Any, place: int) -> Any:
     places.append(place)
-    return wait(place, copy=copy)
+    return wait(place)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ class GraphGradients:
         self.specs = specs_of(self.variables)
         self.averaging = Averaging(name, self.specs, settings)
         self.groups = groups_of(self.specs, small=SMALL_BYTES)
+        self.apart = 0  # so many times, all averages are waited for before the first one is handed out
         self.failure: BaseException | None = None  # that a function raised within a graph, which hides it
         self._ids = [id(variable) for variable in self.variables]
         self._told_sparse: set[int] = set()
@@ -135,6 +136,8 @@ class GraphGradients:
         specs = [self.specs[place] for place in places]
 
         def wait(_: Any) -> tuple[Any, ...]:
+            if 0 in places and self.apart:
+                self._wait_for_all()
             return *(self.averaging.wait(place) for place in places), _token()
 
         *averages, token = self._call(wait, [token], [*(tf.as_dtype(spec.dtype) for spec in specs), tf.int32])
@@ -156,11 +159,19 @@ class GraphGradients:
 
     def _ready(self, places: Sequence[int]) -> Callable[..., Any]:
         def ready(*gradients: Any) -> Any:
-            for place, gradient in zip(places, gradients[:-1], strict=True):  # the last one is a token
+            held = list(zip(places, gradients[:-1], strict=True))  # the last one is a token
+            for place, gradient in reversed(held):  # in the order of a backward pass, to which its time belongs
                 self.averaging.ready(place, gradient)
             return _token()
 
         return ready
+
+    def _wait_for_all(self) -> None:
+        """Let the forward pass begin behind all averages, to see how long it computes."""
+        self.apart -= 1
+        for place in range(len(self.specs)):
+            self.averaging.wait(place)
+        self.averaging.begin(alone=True)
 
     def _end(self, *_: Any) -> Any:
         self.averaging.end()

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from autobyte.errors import InputError
+from autobyte.exchange.times import ALONE
 from autobyte.keras.tensorflow.gradients import GraphGradients
 
 #: Optimizers that update each variable from its own gradient, by `update_step` alone.
@@ -53,6 +54,7 @@ class LateUpdates:
 
     def __init__(self, optimizer: Any, gradients: GraphGradients) -> None:
         self._optimizer, self._gradients = optimizer, gradients
+        gradients.apart = ALONE
         self._due = tf.Variable(False, trainable=False, name="autobyte_due")
         self._rate = tf.Variable(0.0, trainable=False, name="autobyte_rate")  # of the step that is due
         self._take: Callable[[], Any] = tf.function(self.take, autograph=False)

@@ -179,6 +179,21 @@ def eager_and_tape(rank: int) -> Any:
     return alike(flat(model), reference("sgd"))
 
 
+def held(rank: int) -> dict[str, Any]:
+    """Averages that are looked at steps later, and the order in which gradients of one group leave."""
+    variables = [tf.Variable(tf.zeros(size)) for size in (40_000, 3, 5)]
+    gradients, left = connected(variables, AveragingSettings(keep=None)), []
+    ready = gradients.averaging.ready
+
+    def noted(place: int, gradient: Any) -> None:
+        left.append(place)
+        ready(place, gradient)
+
+    gradients.averaging.ready = noted
+    steps = [gradients.average([tf.fill(each.shape, 1.0 + rank + step) for each in variables]) for step in range(4)]
+    return {"left": left, "averages": [[[*{*each.numpy().tolist()}] for each in averages] for averages in steps]}
+
+
 def beside_fit(rank: int) -> Any:
     """Data of unknown length, and then a loop that calls the optimizer, with updates that wait and without."""
     (x, y), made = data(rank), []
@@ -362,7 +377,7 @@ def overlap(rank: int) -> dict[str, float]:
         return average
 
     averaging.ready, averaging.wait = noted, slow
-    model.fit(np.ones((3, 1)), np.ones((3, 1)), batch_size=1, verbose=0, shuffle=False)
+    model.fit(np.ones((6, 1)), np.ones((6, 1)), batch_size=1, verbose=0, shuffle=False)  # updates of 3 come apart
     wrapped.close()
     at = {}
     for what, number, moment_s in moments[-9 - 3 :]:  # of the last step, with the averages of its flush

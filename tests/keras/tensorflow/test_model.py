@@ -19,6 +19,7 @@ OTHERS = (
     "unusual",
     "flushed",
     "overlap",
+    "held",
     "measured",
     "example",
 )
@@ -70,6 +71,8 @@ def test_what_else_two_ranks_do(tmp_path: Path) -> None:
         assert found["overlap"]["leaves"] > 0.08, "gradients leave while layers below compute theirs"
         assert found["overlap"]["first waits"] > 0.1, "the first layer computes before the last average is there"
         assert found["overlap"]["last waits"] > 0, "and the last one afterwards"
+        assert found["held"]["left"] == [2, 1, 0] * 4, "as layers are done in a backward pass"
+        assert found["held"]["averages"] == [[[1.5 + step]] * 3 for step in range(4)]
         assert found["overlap"]["lost"] == 0, "TensorFlow's threads keep their state in Python"
     assert first["flushed"]["losses"] == second["flushed"]["losses"], "MetricAverage"
     assert first["flushed"]["loaded"] == [True, True, "SGD", 22]
