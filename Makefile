@@ -32,7 +32,7 @@
 #              two hours. Begins with 2 Gbit/s, and continues where it was stopped.
 # make versions  the loops' tests with the oldest releases of Accelerate, transformers and Lightning that are supported
 # make loops   loops of Accelerate, Trainer and Lightning on shaped links, each beside its DDP twin: root, 5 minutes
-# make keras   Keras on TensorFlow on shaped links, beside TensorFlow's own ways: root, an idle machine, 10 minutes
+# make keras   Keras on TensorFlow on shaped links, beside TensorFlow's own ways: root, an idle machine, 35 minutes
 # make mxnet-links  Gluon, and the engine kvstore, beside MXNet's own servers: root, an idle machine, 6 minutes
 # make byteps-links  PyTorch over BytePS's servers, beside BytePS's own ways: root, an idle machine, 4 minutes
 # make horovod-links PyTorch beside Horovod: root, an idle machine, 3 minutes
