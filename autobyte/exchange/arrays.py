@@ -88,6 +88,7 @@ class Arrays:
             if gradient.dtype != self._memory[place].dtype or not gradient.flags.c_contiguous:
                 wanted = f"contiguous and {self._memory[place].dtype}"
                 raise InputError(f"the gradient of '{self._names[place]}' cannot be lent: it must be {wanted}")
+            self._held[place] = None
             self._sum_at(place, torch.from_numpy(gradient.reshape(-1)))
         else:
             self._sum_at(place, self._own(place))

@@ -87,7 +87,7 @@ def lent(rank: int, settings: dict[str, Any]) -> float:
         averaging.ready(0, np.zeros((20, 30), np.float32).T, lent=True)
     with pytest.raises(InputError, match=r"'last/kernel' cannot be lent: it must be contiguous and float64"):
         averaging.ready(2, np.zeros((20, 3), np.float32), lent=True)
-    worst = 0.0
+    worst, kept = 0.0, []
     for step in range(12):
         mine, had = gradients(rank, step), [(step + place) % 4 > 0 for place in range(len(SPECS))]
         for place in reversed(range(len(SPECS))):
@@ -96,6 +96,7 @@ def lent(rank: int, settings: dict[str, Any]) -> float:
         averaging.end()
         for place in range(len(SPECS)):
             average = averaging.wait(place)
+            kept.append(average)  # the next one is another
             wanted = np.mean([gradients(r, step)[place] for r in range(2)], axis=0) * had[place]
             worst = max(worst, float(np.abs(average - wanted).max()))
             if had[place]:
