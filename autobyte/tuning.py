@@ -119,6 +119,7 @@ def make_tuner(
     job: Job,
     seed: int = 0,
     budget: int | None = None,
+    after: int | None = None,
     storage: str | None = None,
     anew: str | None = None,
 ) -> Tuner:
@@ -130,6 +131,7 @@ def make_tuner(
         job: what is tuned, as far as its owner knows it: nothing of its cluster reaches the tuner.
         seed: of the tuner.
         budget: windows there will be; None if no end is known.
+        after: windows for which the config of the last one stays in force; None if nobody counts them.
         storage: a URL, for tuners that keep what they find.
         anew: the name under which they keep it there, in place of what an earlier run left; None: they go on.
 
@@ -142,7 +144,8 @@ def make_tuner(
         from autobyte.prediction import Simulated  # noqa: PLC0415, compiles: only for those who need it
 
         given["predictor"] = Simulated(job)
-    given |= {need: value for need, value in (("storage", storage), ("anew", anew)) if need in kind.needs}
+    offered = {"after": after, "storage": storage, "anew": anew}
+    given |= {need: offered[need] for need in kind.needs if need in offered}
     try:
         return kind(space, model=job.model, seed=seed, budget=budget, **given)
     except (Exception, SystemExit) as error:

@@ -31,8 +31,8 @@ class Tuner(ABC):
     Four attributes say more about a tuner:
 
     - `needs` names further arguments of the constructor. It gets None for what nobody can provide. Known names are
-      `predictor` (see `tuners.twin`), `storage` (a URL), and `anew` (a name in that storage for a run that must not
-      continue an earlier one).
+      `predictor` (see `tuners.twin`), `after` (for how many windows the config of the last one stays in force),
+      `storage` (a URL), and `anew` (a name in that storage for a run that must not continue an earlier one).
     - `one_shot` is true if the tuner searches once and then rests. The loop decides when it has to search again. In
       training it has 30 windows by default; other tuners go on for as long as training does.
     - `tunes_knobs` is false if the tuner leaves a policy's own knobs unchanged.

@@ -22,6 +22,7 @@ from autobyte.tuners.base import TUNERS, Tuner
 from autobyte.tuning import Tuning, make_tuner
 
 ONCE = 30  # windows of who searches once
+STAYS = 30  # windows for which what a search has found stays, at least
 LATE = ("kvstore", "byteps")  # engines whose servers acknowledge late: the link rests while a block travels alone
 PATIENCE_S = 60.0  # no step waits for a tuner; one that takes longer is not asked again
 
@@ -152,8 +153,10 @@ class Search:
                 self._path, self._kept.link_bytes_per_s * 8e-9, rate * 8e-9,
             )  # fmt: skip
         space = replace(self._space or _space_of(running.policy, job, self._training.engine), default=running)
+        after = None if self.budget is None else STAYS
         tuner = made_in_time(
-            self.tuner, lambda: make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget)
+            self.tuner,
+            lambda: make_tuner(self.tuner, space, job=job, seed=self._seed, budget=self.budget, after=after),
         )
         limit = (
             "for as long as training goes on" if self.budget is None else f"for {self.budget} windows of ten steps"

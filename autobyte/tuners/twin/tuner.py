@@ -36,7 +36,8 @@ class Twin(Tuner):
 
     It chooses by the step time it expects, and by what a window would tell of all configs (the knowledge gradient).
     Where its predictor keeps missing, it doubts more and measures more; where it has been right, it doubts less.
-    Without statistics it only measures.
+    Without statistics it only measures. A trial has to pay off while the job stays as it is; where the config of the
+    last window stays in force, it has longer.
 
     >>> twin = Twin(Space(), model=job.model, predictor=Simulated(job))
     >>> twin.tell(measurement)
@@ -45,10 +46,11 @@ class Twin(Tuner):
     Args:
         space, model, seed, budget: as for every tuner.
         predictor: of steps; None measures only.
+        after: windows for which the config of the last one stays in force.
         settings: what to make of the predictor.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("predictor",)
+    needs: ClassVar[tuple[str, ...]] = ("predictor", "after")
 
     def __init__(
         self,
@@ -58,10 +60,12 @@ class Twin(Tuner):
         seed: int = 0,
         budget: int | None = None,
         predictor: Predictor | None = None,
+        after: int | None = None,
         settings: Settings | None = None,
     ) -> None:
         self._model = model
         self._predictor = predictor
+        self._ahead = max(AHEAD, after or 0)  # windows for which a trial is expected to pay off, at least
         self._settings = settings or Settings()
         self._expectations = Expectations(space, predictor, self._settings)
         self._candidates = self._expectations.candidates
@@ -143,5 +147,5 @@ class Twin(Tuner):
         if self._early and self._settings.alone:
             windows = ahead(self.calibration.number)
             return belief.mean, worth(belief.mean, belief.deviation, windows=windows)
-        windows = ahead(self.calibration.number, least=1.0 if self._early else AHEAD)
+        windows = ahead(self.calibration.number, least=1.0 if self._early else self._ahead)
         return belief.mean, worth_together(belief, windows=windows)

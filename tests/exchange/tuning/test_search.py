@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from autobyte.config import Config, Space
 from autobyte.errors import InputError
 from autobyte.exchange.control import CommunicationError
 from autobyte.exchange.tuning.kept import Fingerprint, Kept, Trial
-from autobyte.exchange.tuning.search import Search, made_in_time
+from autobyte.exchange.tuning.search import STAYS, Search, made_in_time
 from autobyte.job import Cluster, Job, Model
 from autobyte.trace import Measurement
 from autobyte.tuners import Tuner
@@ -132,6 +132,28 @@ def test_where_servers_acknowledge_late_windows_hold_two_blocks(
     tuning = Search(training, tuner="random", space=None, budget=3, seed=0, keep=None).begin(job, running)
     assert tuning is not None
     assert tuning._space.credit_ratio == ratios
+
+
+@Tuner.register("told")
+class Told(Script):
+    """Keeps what it is told of the time after the search."""
+
+    needs = ("after",)
+    heard: ClassVar[list[int | None]] = []
+
+    def __init__(self, space: Any, *, after: int | None, **_: Any) -> None:
+        super().__init__(space)
+        self.heard.append(after)
+
+
+def test_what_a_search_with_an_end_finds_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Told, "heard", [])
+    job = Job(Model.build("m", [("l", [("w", 8)], 0.1, 0.1)], batch_size=1), Cluster(2))
+    running = Config(4096, 16384)
+    training: Any = SimpleNamespace(job=job, fingerprint="m", size=2, engine="allreduce", config=running)
+    for budget in (None, 7):
+        assert Search(training, tuner="told", space=None, budget=budget, seed=0, keep=None).begin(job, running)
+    assert Told.heard == [None, STAYS]
 
 
 def test_who_searches_once_has_an_end_and_who_lives_on_has_none() -> None:

@@ -102,6 +102,15 @@ def test_it_finds_what_a_block_costs(overhead: float) -> None:
     assert math.log(twin.calibration.overhead / overhead) < 0.5 * abs(math.log(overhead))
 
 
+def test_where_its_result_stays_it_tries_more() -> None:
+    """What a trial tells is of use for longer then."""
+    job = make_job("resnet50", architecture="allreduce", workers=4, overhead=0.15)
+    staying, living = (Twin(SPACE, model=job.model, predictor=Simulated(job), after=after) for after in (30, None))
+    found = [regrets(job, windows=12, twin=twin)[-1] for twin in (staying, living)]
+    assert len(staying.calibration.ran) > len(living.calibration.ran)
+    assert found[0] <= found[1] + 0.001
+
+
 def test_it_learns_what_its_model_lacks() -> None:
     """With 32 MB in flight bytes take twice as long: a large window, which the plain model loves, is a mistake."""
     job, effects = make_job("gpt2", architecture="allreduce", workers=4), Effects(inflight_bytes=32e6)
