@@ -138,8 +138,9 @@ docs: .venv/docs
 mxnet: .venv-mxnet/ready
 	$(SAME) .venv-mxnet/bin/python -m pytest $(WITH_MXNET) -n 2 --dist worksteal --durations 5
 
-# Over a stand-in of CUDA's runtime in host memory: it takes a C++ compiler, and some minutes. Its sources as they are, but
-# for threads that receive: they would never rest, and lock each time a connection that those that send wait for
+# Over a stand-in of CUDA's runtime in host memory, or with CUDA=/usr/local/cuda over that one, NCCL and libnuma. It takes
+# a C++ compiler, and some minutes. Its sources as they are, but for threads that receive: they would never rest, and lock
+# each time a connection that those that send wait for
 BYTEPS := byteps-0.2.5.post15
 REST := lk.unlock(); std::this_thread::sleep_for(std::chrono::microseconds(50)); continue
 build/$(BYTEPS)/built: $(shell find tools/byteps -type f) .venv/test
@@ -149,7 +150,7 @@ build/$(BYTEPS)/built: $(shell find tools/byteps -type f) .venv/test
 	tar --no-same-owner -xzf build/$(BYTEPS).tar.gz -C build
 	sed -i -e 's/lock_guard<std::mutex> lk(mu_)/unique_lock<std::mutex> lk(mu_)/' -e '/EAGAIN) {/{n;s/continue/$(REST)/}' \
 		build/$(BYTEPS)/3rdparty/ps-lite/src/zmq_van.h
-	$(MAKE) -j2 -f tools/byteps/Makefile SOURCE=$(CURDIR)/build/$(BYTEPS) PYTHON=$(BIN)/python
+	$(MAKE) -j2 -f tools/byteps/Makefile SOURCE=$(CURDIR)/build/$(BYTEPS) PYTHON=$(BIN)/python CUDA=$(CUDA)
 	touch $@
 
 .venv-byteps/ready: build/$(BYTEPS)/built
