@@ -142,8 +142,9 @@ mxnet: .venv-mxnet/ready
 # a C++ compiler, and some minutes. Its sources as they are, but for threads that receive: they would never rest, and lock
 # each time a connection that those that send wait for
 BYTEPS := byteps-0.2.5.post15
+BYTEPS_BUILT := build/$(BYTEPS)/built$(if $(CUDA),-with-cuda)
 REST := lk.unlock(); std::this_thread::sleep_for(std::chrono::microseconds(50)); continue
-build/$(BYTEPS)/built: $(shell find tools/byteps -type f) .venv/test
+$(BYTEPS_BUILT): $(shell find tools/byteps -type f) .venv/test
 	rm -rf build/$(BYTEPS)
 	mkdir -p build
 	$(BIN)/python -m pip download --quiet --no-deps --no-binary byteps -d build byteps==0.2.5.post15
@@ -153,7 +154,7 @@ build/$(BYTEPS)/built: $(shell find tools/byteps -type f) .venv/test
 	$(MAKE) -j2 -f tools/byteps/Makefile SOURCE=$(CURDIR)/build/$(BYTEPS) PYTHON=$(BIN)/python CUDA=$(CUDA)
 	touch $@
 
-.venv-byteps/ready: build/$(BYTEPS)/built
+.venv-byteps/ready: $(BYTEPS_BUILT)
 	$(call beside,.venv-byteps)
 	cp -r build/$(BYTEPS)/byteps .venv-byteps/lib/python$(VERSION)/site-packages/
 	touch $@
