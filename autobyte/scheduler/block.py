@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,7 @@ from autobyte.job import Gradients, Ints
 from autobyte.scheduler.sends import mean_block
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A run of elements [start, stop) of one tensor."""
 
     tensor: int

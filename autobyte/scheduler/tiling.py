@@ -6,6 +6,9 @@ import numpy as np
 
 from autobyte.job import Gradients
 from autobyte.scheduler.block import Segment, Tiling
+from autobyte.units import KIB
+
+LEAST_FUSED, GROWTH = 128 * KIB, 4  # where blocks grow: the first one's bytes, and how fast
 
 
 @lru_cache(maxsize=256)  # a tuner asks for the same partition with many credits
@@ -25,19 +28,27 @@ def cut(gradients: Gradients, partition_bytes: int) -> Tiling:
 
 
 @lru_cache(maxsize=256)
-def cut_and_fuse(gradients: Gradients, partition_bytes: int) -> Tiling:
+def cut_and_fuse(gradients: Gradients, partition_bytes: int, *, growing: bool = False) -> Tiling:
     """Fill blocks of `partition_bytes` in forward order: cut what is larger, fuse what is smaller.
 
     A tensor that does not fit into the room left begins a new block; the last piece of a cut tensor leaves its room
     to the tensors after it. A block carries one dtype, and is as urgent as its earliest tensor.
+
+    Args:
+        gradients: what is tiled.
+        partition_bytes: of a block, at most.
+        growing: fuse fewer in front: `LEAST_FUSED` at first, and then at most `GROWTH` times all that comes before.
     """
     # in columns at once: an object for each of thousands of pieces takes longer than a simulated step
     tensors, starts, stops, edges = list[int](), list[int](), list[int](), list[int]()
     room, open_kind = 0, -1  # elements left in the last block
+    before = 0 if growing else partition_bytes
     columns = zip(gradients.numel.tolist(), gradients.itemsize.tolist(), gradients.kind.tolist(), strict=True)
     for tensor, (numel, itemsize, kind) in enumerate(columns):
         fits = numel <= room and kind == open_kind
-        pieces = range(0, numel, max(1, numel if fits else partition_bytes // itemsize))
+        most = min(partition_bytes, max(LEAST_FUSED, GROWTH * before, numel * itemsize))
+        pieces = range(0, numel, max(1, numel if fits else most // itemsize))
+        before += numel * itemsize
         if not fits:
             edges += range(len(starts), len(starts) + len(pieces))
         tensors += [tensor] * len(pieces)

@@ -9,6 +9,7 @@ from jobs import jobs, make_job, spelled, typed_job
 
 from autobyte.job import Gradients, Job
 from autobyte.scheduler.tiling import buckets, cut, cut_and_fuse, whole_backwards
+from autobyte.units import KIB, MIB
 
 SIZES = st.integers(1, 200)
 
@@ -70,6 +71,24 @@ def test_fusion_wastes_no_room(job: Job, size: int) -> None:
         alike = gradients.kind[first.tensor] == gradients.kind[before.segments[-1].tensor]
         whole = first.start == 0 and alike
         assert not whole or before.nbytes + int(gradients.nbytes[first.tensor]) > size
+
+
+def test_blocks_that_grow_are_small_in_front_and_as_large_as_others_behind() -> None:
+    gradients = make_job(*[8 * KIB] * 200, MIB).gradients  # 32 KiB each, and one of 4 MiB
+    tiles = cut_and_fuse(gradients, 2 * MIB, growing=True)
+    assert tiles.nbytes[:3].tolist() == [128 * KIB, 512 * KIB, 2 * MIB]
+    front = cut_and_fuse(make_job(MIB, 8 * KIB, 8 * KIB).gradients, 2 * MIB, growing=True)
+    assert front.nbytes.tolist() == [2 * MIB, 2 * MIB, 64 * KIB], "one that is large is cut as elsewhere"
+
+
+@given(st.lists(st.integers(1, 300 * KIB), min_size=1, max_size=60), st.integers(4, 8 * MIB))
+def test_blocks_that_grow_are_at_most_four_times_all_before_them(numels: list[int], size: int) -> None:
+    before = 0
+    for block in cut_and_fuse(make_job(*numels).gradients, size, growing=True).blocks:
+        fused = len(block.segments) > 1
+        assert block.nbytes <= size
+        assert not fused or block.segments[0].start or block.nbytes <= max(128 * KIB, 4 * before)
+        before += block.nbytes
 
 
 def test_whole_tensors_go_backwards() -> None:

@@ -23,6 +23,7 @@ log = logging.getLogger("autobyte")
 
 HEADER = struct.Struct("!BBxxIIId")  # kind, dtype, step, block, payload bytes, a number
 LARGEST = 1 << 31  # bytes of any payload
+AT_ONCE = 1 << 18  # bytes for which the thread wakes: at each wake, Python costs about as much as copying so many
 POLL_S = 0.2  # how often who waits for the end looks whether that has any use
 LOOK_S = 0.02  # how often who parts looks whether everything has reached the peers
 GRACE_S = (
@@ -44,6 +45,9 @@ class Kind(IntEnum):
     PULL = 9  # a worker asks for a sum that is kept
 
 
+KINDS = {int(kind): kind for kind in Kind}
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """A frame's header."""
@@ -56,6 +60,10 @@ class Head:
     number: float = 0.0
 
 
+def _nothing() -> None: ...
+
+
+Frame = tuple[list[memoryview], Callable[[], None]]  # what is sent, and what is called then
 Place = Callable[["Connection", Head], memoryview]
 Taken = Callable[["Connection", Head], None]
 
@@ -86,29 +94,50 @@ class Connection:
     def __init__(self, sock: socket.socket, peer: int, *, largest: int = LARGEST) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # else megabytes lie in the system, which nothing urgent overtakes
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AT_ONCE)
         self.sock = sock
         _open.add(self)
         self.peer = peer
         self.largest = largest
         self.ended = False  # the peer said BYE
-        self._frames: deque[list[memoryview]] = deque()
-        self._urgent: deque[list[memoryview]] = deque()
+        self._frames: deque[Frame] = deque()
+        self._urgent: deque[Frame] = deque()
         self._sending: list[memoryview] = []  # what is left of the frame that has begun
+        self._left: Callable[[], None] = _nothing  # called when nothing is
         self._header = bytearray(HEADER.size)
         self._target = memoryview(self._header)
         self._filled = 0
         self._head: Head | None = None
+        self._lowest = 1  # bytes for which the system wakes the thread
 
-    def queue(self, head: Head, payload: memoryview | None = None, *, urgent: bool = False) -> None:
-        """Send a frame after those queued before; an urgent one before all that have not begun."""
+    def queue(
+        self,
+        head: Head,
+        payload: memoryview | None = None,
+        *,
+        urgent: bool = False,
+        left: Callable[[], None] = _nothing,
+    ) -> None:
+        """Send a frame after those queued before; an urgent one before all that have not begun.
+
+        `left` is called when the system has all of it.
+        """
         packed = memoryview(HEADER.pack(head.kind, head.dtype, head.step, head.block, head.nbytes, head.number))
         parts = [packed] if payload is None or not len(payload) else [packed, payload]
-        (self._urgent if urgent else self._frames).append(parts)
+        (self._urgent if urgent else self._frames).append((parts, left))
 
     @property
     def waiting(self) -> bool:
         """Whether anything is left to send."""
         return bool(self._sending or self._urgent or self._frames)
+
+    @property
+    def arriving(self) -> bool:
+        """Whether bytes are here that the thread has not been woken for."""
+        with contextlib.suppress(OSError, ValueError):  # the system does not tell, or the socket is closed
+            return any(fcntl.ioctl(self.sock, termios.FIONREAD, bytes(4)))
+        return False
 
     @property
     def delivered(self) -> bool:
@@ -123,7 +152,7 @@ class Connection:
         """Send what the socket takes."""
         while self.waiting:
             if not self._sending:
-                self._sending = (self._urgent or self._frames).popleft()
+                self._sending, self._left = (self._urgent or self._frames).popleft()
             try:
                 count = self.sock.sendmsg(self._sending)
             except BlockingIOError:
@@ -132,6 +161,8 @@ class Connection:
                 count -= len(self._sending.pop(0))
             if count:
                 self._sending[0] = self._sending[0][count:]
+            if not self._sending:
+                self._left()
 
     def receive(self, place: Place, taken: Taken) -> None:
         """Receive what is there; `place` says where a payload goes, `taken` is told when it is complete.
@@ -143,6 +174,7 @@ class Connection:
             try:
                 count = self.sock.recv_into(self._target[self._filled :])
             except BlockingIOError:
+                self._rest(min(len(self._target) - self._filled, AT_ONCE))
                 return
             if count == 0:
                 raise ConnectionError(f"rank {self.peer} closed its connection")
@@ -150,14 +182,21 @@ class Connection:
             if self._filled == len(self._target):
                 self._complete(place, taken)
 
+    def _rest(self, nbytes: int) -> None:
+        """Let the system wake the thread when so many bytes are here, or the connection ends; not for every segment."""
+        if nbytes != self._lowest:
+            self._lowest = nbytes
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
+
     def _complete(self, place: Place, taken: Taken) -> None:
         if self._head is None:
-            kind, dtype, step, block, nbytes, number = HEADER.unpack(self._header)
-            if kind not in set(Kind):
+            number_of_kind, dtype, step, block, nbytes, number = HEADER.unpack(self._header)
+            kind = KINDS.get(number_of_kind)
+            if kind is None:
                 raise ConnectionError(f"rank {self.peer} sent what is no frame")
             if nbytes > self.largest:
                 raise ConnectionError(f"rank {self.peer} sent a frame of {nbytes} bytes for {self.largest} at most")
-            self._head = Head(Kind(kind), dtype, step, block, nbytes, number)
+            self._head = Head(kind, dtype, step, block, nbytes, number)
             if nbytes:
                 self._target, self._filled = place(self, self._head), 0
                 return
@@ -234,7 +273,7 @@ class Loop:
         """
         self.do(self._part)
         self._thread.join(timeout_s)
-        self.do(self._connections.clear)
+        self.do(self._abandon)
         self._thread.join(1)
 
     def join(self, over: Callable[[], bool], timeout_s: float) -> None:
@@ -249,6 +288,9 @@ class Loop:
             self._thread.join(POLL_S)
             if over():
                 self.close(timeout_s)
+
+    def _abandon(self) -> None:
+        self._connections = []
 
     def _follow(self) -> None:
         self._following = True
@@ -283,7 +325,6 @@ class Loop:
         """Do what is to be done, wait for more to come; whether there may be any."""
         while self._jobs:
             self._jobs.popleft()()
-        self._connections = [c for c in self._connections if c.sock.fileno() >= 0]
         if all(c.ended for c in self._connections):
             if self._following and not self._parting:
                 self._part()
@@ -326,4 +367,5 @@ class Loop:
             return False
         self._selector.unregister(connection.sock)
         connection.sock.close()
+        self._connections = [other for other in self._connections if other is not connection]
         return True

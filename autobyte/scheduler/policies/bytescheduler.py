@@ -12,6 +12,9 @@ class ByteScheduler(Policy):
 
     Reference: ByteScheduler (SOSP'19), sec. 4. It cuts along the first dimension and never fuses; here any element is
     a place to cut, and fusion is ours: without it, priority loses to DDP on models of many small tensors.
+
+    Where gradients are clipped by their norm, the last reduce-scatters and the first all-gathers travel beside no
+    layer, because the norm lies between them. So blocks of the front layers are smaller there.
     """
 
     knobs = ("fusion",)
@@ -19,8 +22,11 @@ class ByteScheduler(Policy):
 
     def plan(self, job: Job, config: Config) -> Plan:
         """Pieces of every tensor, its index in the model as the priority."""
-        tile = cut_and_fuse if config.knobs.get("fusion", 0) >= 0.5 else cut
-        return Plan(job, tile(job.gradients, config.partition_bytes), credit_bytes=config.credit_bytes)
+        if config.knobs.get("fusion", 0) >= 0.5:
+            tiling = cut_and_fuse(job.gradients, config.partition_bytes, growing=job.clips)
+        else:
+            tiling = cut(job.gradients, config.partition_bytes)
+        return Plan(job, tiling, credit_bytes=config.credit_bytes)
 
     def space(self, job: Job) -> Space:
         """The two knobs, 4 KiB … 1 GiB and 1X … 16X; without fusion, as published."""

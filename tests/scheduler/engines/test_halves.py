@@ -3,6 +3,7 @@
 import math
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import permutations
 
@@ -33,6 +34,7 @@ class Network:
                 near = socket.create_connection(listener.getsockname())
                 far, _ = listener.accept()
             made[rank][other, "server"], made[other][rank, "worker"] = Connection(near, other), Connection(far, rank)
+        self.connections = made
         self.buffers = [Buffers(tensors=len(SIZES), scale=1 / 3) for _ in RANKS]
         self.gradients = [[torch.randn(n) for n in SIZES] for _ in RANKS]
         self.averages = [torch.stack(each).mean(dim=0) for each in zip(*self.gradients, strict=True)]
@@ -119,3 +121,22 @@ def test_ranks_that_start_blocks_in_another_order_give_their_credit_back(network
                 network.start(rank, block)
     network.wait(BLOCKS)
     network.compare()
+
+
+@pytest.mark.parametrize("network", [None, 2.0], indirect=True)
+def test_a_rank_keeps_its_credit_until_its_own_share_has_left(network: Network) -> None:
+    """It would start more blocks, and a more urgent one would wait behind all that it has to send."""
+    for rank in RANKS:
+        network.start(rank, SCATTERS[0])
+    network.wait(SCATTERS[:1])
+    slow = network.connections[0][1, "worker"]
+    send, slow.send = slow.send, lambda: None  # type: ignore[method-assign]
+    for rank in RANKS:
+        network.start(rank, GATHERS[0])
+    network.wait(GATHERS[:1], ranks=range(2, 3))
+    time.sleep(0.1)
+    assert torch.equal(network.gradients[0][0], network.gradients[2][0]), "all shares are here"
+    assert not {(0, GATHERS[0].index, what) for what in ("sent", "done")} & {*network.said}
+    slow.send = send  # type: ignore[method-assign]
+    network.engines[0]._loop.do(lambda: network.engines[0]._loop.flush(slow))
+    network.wait(GATHERS[:1])
