@@ -60,10 +60,6 @@ class Head:
     number: float = 0.0
 
 
-def _nothing() -> None: ...
-
-
-Frame = tuple[list[memoryview], Callable[[], None]]  # what is sent, and what is called then
 Place = Callable[["Connection", Head], memoryview]
 Taken = Callable[["Connection", Head], None]
 
@@ -101,31 +97,20 @@ class Connection:
         self.peer = peer
         self.largest = largest
         self.ended = False  # the peer said BYE
-        self._frames: deque[Frame] = deque()
-        self._urgent: deque[Frame] = deque()
+        self._frames: deque[list[memoryview]] = deque()
+        self._urgent: deque[list[memoryview]] = deque()
         self._sending: list[memoryview] = []  # what is left of the frame that has begun
-        self._left: Callable[[], None] = _nothing  # called when nothing is
         self._header = bytearray(HEADER.size)
         self._target = memoryview(self._header)
         self._filled = 0
         self._head: Head | None = None
         self._lowest = 1  # bytes for which the system wakes the thread
 
-    def queue(
-        self,
-        head: Head,
-        payload: memoryview | None = None,
-        *,
-        urgent: bool = False,
-        left: Callable[[], None] = _nothing,
-    ) -> None:
-        """Send a frame after those queued before; an urgent one before all that have not begun.
-
-        `left` is called when the system has all of it.
-        """
+    def queue(self, head: Head, payload: memoryview | None = None, *, urgent: bool = False) -> None:
+        """Send a frame after those queued before; an urgent one before all that have not begun."""
         packed = memoryview(HEADER.pack(head.kind, head.dtype, head.step, head.block, head.nbytes, head.number))
         parts = [packed] if payload is None or not len(payload) else [packed, payload]
-        (self._urgent if urgent else self._frames).append((parts, left))
+        (self._urgent if urgent else self._frames).append(parts)
 
     @property
     def waiting(self) -> bool:
@@ -152,7 +137,7 @@ class Connection:
         """Send what the socket takes."""
         while self.waiting:
             if not self._sending:
-                self._sending, self._left = (self._urgent or self._frames).popleft()
+                self._sending = (self._urgent or self._frames).popleft()
             try:
                 count = self.sock.sendmsg(self._sending)
             except BlockingIOError:
@@ -161,8 +146,6 @@ class Connection:
                 count -= len(self._sending.pop(0))
             if count:
                 self._sending[0] = self._sending[0][count:]
-            if not self._sending:
-                self._left()
 
     def receive(self, place: Place, taken: Taken) -> None:
         """Receive what is there; `place` says where a payload goes, `taken` is told when it is complete.
@@ -183,7 +166,7 @@ class Connection:
                 self._complete(place, taken)
 
     def _rest(self, nbytes: int) -> None:
-        """Let the system wake the thread when so many bytes are here, or the connection ends; not for every segment."""
+        """Let the system wake the thread when so many bytes are here, or the connection ends."""
         if nbytes != self._lowest:
             self._lowest = nbytes
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)

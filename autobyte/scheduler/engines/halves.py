@@ -28,9 +28,6 @@ class Half:
     Args:
         block, travelling, sent, done: as it was started.
         told: ranks whose norms of their shares are known, where norms are measured.
-        unsent: messages of it that have not left this rank.
-        is_in: whether all that this rank receives of it is here.
-        measured: whether it is done only when all ranks have told their norms.
         is_sent: whether its credit has come back.
     """
 
@@ -39,9 +36,6 @@ class Half:
     sent: Sent
     done: Done
     told: set[int] = field(default_factory=set)
-    unsent: int = 0
-    is_in: bool = False
-    measured: bool = False
     is_sent: bool = False
 
     def leave(self) -> None:
@@ -54,12 +48,10 @@ class Half:
 class Halves(Engine):
     """Reduce-scatters and all-gathers.
 
-    A reduce-scatter is sent when this rank has the sum of its share and all others have been sent theirs. It is done
-    then, too. Where norms are measured it is done when all ranks have told the norms of their shares: nobody gathers
-    them, and they do not wait in line behind all-gathers. The all-gather of the same segments is sent and done when
-    all shares are in place and this rank's has been sent. A rank that receives before it has sent would otherwise
-    start one block after the other, and an urgent one would wait behind all of them. Shares are summed in the order
-    of ranks.
+    A reduce-scatter is sent when this rank has the sum of its share, and done then, too. Where norms are measured it
+    is done when all ranks have told the norms of their shares: nobody gathers them, and they do not wait in line
+    behind all-gathers. The all-gather of the same segments is sent and done when all shares are in place. Shares are
+    summed in the order of ranks.
 
     Ranks may start blocks in any order. A block is also sent when other ranks have received all that this one has
     sent, and nothing comes from them: they may wait for a block that has no credit here.
@@ -120,9 +112,8 @@ class Halves(Engine):
         if not self._begin(block, travelling, sent, done):
             return
         step = self._steps[block.index] = self._steps[block.index] + 1
-        half = self._under_way[block.index]
         for peer in self._peers:
-            self._send(half, peer, Kind.PUSH, step, self._share(travelling, peer))
+            self._send(peer, Kind.PUSH, step, block.index, self._share(travelling, peer))
         self._add(step, block.index, self._rank, self._share(travelling, self._rank).clone())
 
     def _gather(self, block: Block, travelling: Tensor, sent: Sent, done: Done) -> None:
@@ -137,12 +128,12 @@ class Halves(Engine):
     def _hand_out(self, half: Half, *, early: bool = False) -> None:
         """Send this rank's share to all, and take those that have come.
 
-        One that started before its sum was here goes before those that started after it.
+        Of an all-gather that started before its sum was here, it goes past those of all that started after it.
         """
         index, share = half.block.index, self._buffers.shares.pop(half.block)
         self._share(half.travelling, self._rank).copy_(share)
         for peer in self._peers:
-            self._send(half, peer, Kind.SUM, 0, share, urgent=early)
+            self._send(peer, Kind.SUM, 0, index, share, urgent=early)
         for peer, come in self._shares[index].items():
             if come is not None:
                 self._share(half.travelling, peer).copy_(come)
@@ -170,29 +161,15 @@ class Halves(Engine):
             return
         self._buffers.shares.count(block, rank, norm)
         half.told.add(rank)
-        self._go_on(half)
+        if len(half.told) == len(self._places):
+            del self._under_way[block]
+            half.done(half.block, None)
 
-    def _send(self, half: Half, peer: int, kind: Kind, step: int, part: Tensor, *, urgent: bool = False) -> None:
+    def _send(self, peer: int, kind: Kind, step: int, block: int, part: Tensor, *, urgent: bool = False) -> None:
         connection = self._connections[peer, "server" if kind is Kind.PUSH else "worker"]
         view = as_bytes(part)
-        half.unsent += 1
-
-        def left() -> None:
-            half.unsent -= 1
-            self._go_on(half)
-
-        head = Head(kind, DTYPES.index(part.dtype), step, half.block.index, len(view))
-        connection.queue(head, view, urgent=urgent, left=left)
+        connection.queue(Head(kind, DTYPES.index(part.dtype), step, block, len(view)), view, urgent=urgent)
         self._loop.flush(connection)
-
-    def _go_on(self, half: Half) -> None:
-        """Give a block's credit back, and tell that it is done, as soon as they are due."""
-        if half.unsent or not half.is_in or self._under_way.get(half.block.index) is not half:
-            return
-        half.leave()
-        if not half.measured or len(half.told) == len(self._places):
-            del self._under_way[half.block.index]
-            half.done(half.block, None)
 
     def _share(self, travelling: Tensor, rank: int) -> Tensor:
         numel, place, size = travelling.numel(), self._places[rank], len(self._places)
@@ -241,12 +218,14 @@ class Halves(Engine):
         half, shares = self._under_way[index], self._buffers.shares
         share = _sum([parts[rank] for rank in self._places])
         shares.put(half.block, share)
-        half.is_in, half.measured = True, shares.kind is not None
         if shares.kind is None:
-            self._go_on(half)
+            del self._under_way[index]
+            half.leave()
+            half.done(half.block, None)
         else:
             norm = norm_of(share, shares.kind)
             self._tell(index, norm)
+            half.leave()
             self._told(index, self._rank, norm)
         if early := self._early.pop(half.block.segments, None):
             self._hand_out(early, early=True)
@@ -258,8 +237,9 @@ class Halves(Engine):
         del self._shares[index]
         half = self._under_way[index]
         self._buffers.give(half.block)
-        half.is_in = True
-        self._go_on(half)
+        del self._under_way[index]
+        half.leave()
+        half.done(half.block, None)
 
     def _ended(self, peer: int) -> None:
         """A rank has ended its training: what still waits for it will not come."""
@@ -273,7 +253,7 @@ class Halves(Engine):
     def _heard(self, index: int, half: Half) -> Container[int]:
         """Ranks from which a block waits for nothing any more."""
         if half.block.op is Collective.ALL_GATHER:
-            return self._places if half.is_in else self._shares[index]
+            return self._shares[index]
         return self._parts[self._steps[index], index] if self._buffers.shares.kind is None else half.told
 
     def _lost(self, connection: Connection, error: Exception) -> None:
