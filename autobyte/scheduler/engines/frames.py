@@ -24,6 +24,7 @@ log = logging.getLogger("autobyte")
 HEADER = struct.Struct("!BBxxIIId")  # kind, dtype, step, block, payload bytes, a number
 LARGEST = 1 << 31  # bytes of any payload
 AT_ONCE = 1 << 18  # bytes for which the thread wakes: at each wake, Python costs about as much as copying so many
+UNSENT = 1 << 19  # bytes that the system takes besides those on the wire; with less, fast networks are not filled
 POLL_S = 0.2  # how often who waits for the end looks whether that has any use
 LOOK_S = 0.02  # how often who parts looks whether everything has reached the peers
 GRACE_S = (
@@ -91,7 +92,7 @@ class Connection:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # else megabytes lie in the system, which nothing urgent overtakes
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AT_ONCE)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
         self.sock = sock
         _open.add(self)
         self.peer = peer
