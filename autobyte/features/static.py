@@ -73,7 +73,8 @@ class Static:
     def blocks(self, config: Config) -> Floats:
         """Blocks that a config makes of each layer, shape [layers].
 
-        With the knob `fusion` small tensors share a block; a layer then has the part of one that its bytes are.
+        With the knob `fusion` small tensors share a block; a layer then has the part of one that its bytes are. Where
+        gradients are clipped, some blocks in front are smaller, which is left out.
         """
         if config.knobs.get("fusion", 0.0) >= 0.5:
             return self.layer_bytes / config.partition_bytes

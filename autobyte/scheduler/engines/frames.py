@@ -23,8 +23,8 @@ log = logging.getLogger("autobyte")
 
 HEADER = struct.Struct("!BBxxIIId")  # kind, dtype, step, block, payload bytes, a number
 LARGEST = 1 << 31  # bytes of any payload
-AT_ONCE = 1 << 18  # bytes for which the thread wakes: at each wake, Python costs about as much as copying so many
-UNSENT = 1 << 19  # bytes that the system takes besides those on the wire; with less, fast networks are not filled
+AT_ONCE = 1 << 18  # bytes for which the thread wakes: at each wake, Python costs about as much as copying that many
+UNSENT = 1 << 19  # bytes that the system holds unsent; with less, a fast network is not kept busy
 POLL_S = 0.2  # how often who waits for the end looks whether that has any use
 LOOK_S = 0.02  # how often who parts looks whether everything has reached the peers
 GRACE_S = (
@@ -120,10 +120,8 @@ class Connection:
 
     @property
     def arriving(self) -> bool:
-        """Whether bytes are here that the thread has not been woken for."""
-        with contextlib.suppress(OSError, ValueError):  # the system does not tell, or the socket is closed
-            return any(fcntl.ioctl(self.sock, termios.FIONREAD, bytes(4)))
-        return False
+        """Whether a part of a message has come: the thread need not be woken for what follows."""
+        return self._head is not None or self._filled > 0
 
     @property
     def delivered(self) -> bool:
@@ -198,7 +196,7 @@ class Loop:
         place, taken: as `Connection.receive` calls them.
         lost: called with a connection and the error that ended it, unless the peer had said goodbye.
         failed: called with what went wrong in one of these, or in a job; all connections end then.
-        quiet: called when nothing has happened for `patience_s`.
+        quiet: called when nothing has woken the thread for `patience_s`; part of a message may have come.
     """
 
     def __init__(

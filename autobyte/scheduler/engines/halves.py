@@ -128,7 +128,8 @@ class Halves(Engine):
     def _hand_out(self, half: Half, *, early: bool = False) -> None:
         """Send this rank's share to all, and take those that have come.
 
-        Of an all-gather that started before its sum was here, it goes past those of all that started after it.
+        If the all-gather started before its sum was here, the share goes before all messages that have not begun:
+        those that started after it have filled the line meanwhile.
         """
         index, share = half.block.index, self._buffers.shares.pop(half.block)
         self._share(half.travelling, self._rank).copy_(share)

@@ -14,7 +14,7 @@ class ByteScheduler(Policy):
     a place to cut, and fusion is ours: without it, priority loses to DDP on models of many small tensors.
 
     Where gradients are clipped by their norm, the last reduce-scatters and the first all-gathers travel beside no
-    layer, because the norm lies between them. So blocks of the front layers are smaller there.
+    layer, because the norm lies between them. So fewer tensors are fused in front there.
     """
 
     knobs = ("fusion",)

@@ -138,19 +138,20 @@ def test_a_payload_does_not_wake_the_thread_for_every_segment(
         sockets[1].sendall(bytes(NBYTES // pieces))
         time.sleep(5e-4)  # else several come at once
     receiver.wait(1)
-    assert receiver.woken <= NBYTES / AT_ONCE + 4
+    assert receiver.woken <= pieces / 2  # the system may wake it before, while its window is small
 
 
 def test_a_peer_that_ends_within_a_payload_is_lost_at_once(
     receiver: Receiver, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
-    sockets[1].sendall(header(NBYTES) + bytes(1000))  # too little to wake the thread
+    assert not receiver.connection.arriving
+    sockets[1].sendall(header(NBYTES))
     deadline_s = time.monotonic() + 10
-    while not receiver.payloads or not receiver.connection.arriving:
+    while not receiver.connection.arriving:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
-        sockets[1].sendall(bytes(10))
-    assert not receiver.lost.is_set()
+    sockets[1].sendall(bytes(1000))  # too little to wake the thread
+    assert not receiver.lost.wait(0.05)
     sockets[1].close()
     assert receiver.lost.wait(5)
 

@@ -13,8 +13,9 @@ from jobs import make_job
 from autobyte.config import Config
 from autobyte.scheduler.block import Block
 from autobyte.scheduler.engines.buffers import Buffers
-from autobyte.scheduler.engines.frames import Connection
-from autobyte.scheduler.engines.halves import Halves
+from autobyte.scheduler.engines.frames import HEADER, Connection, Kind
+from autobyte.scheduler.engines.halves import QUIET_S, Halves
+from autobyte.scheduler.engines.server import DTYPES
 from autobyte.scheduler.policies import make_plan
 
 RANKS = range(3)
@@ -137,9 +138,38 @@ def test_a_share_that_waited_for_its_sum_goes_past_those_that_started_after_it(n
         network.start(rank, GATHERS[behind])
     for rank in RANKS[1:]:
         network.start(rank, SCATTERS[front])
-    network.wait((SCATTERS[front], *GATHERS[:2]), ranks=range(2, 3))
+    network.wait(SCATTERS[front : front + 1])
+    network.wait(GATHERS[:2], ranks=range(2, 3))
     slow.send = send  # type: ignore[method-assign]
     network.engines[0]._loop.do(lambda: network.engines[0]._loop.flush(slow))
     network.wait(GATHERS[:2])
-    arrived = [index for rank, index, what in network.said if rank == 1 and what == "done"]
-    assert arrived[-2:] == [GATHERS[front].index, GATHERS[behind].index]
+    gathers = [GATHERS[front].index, GATHERS[behind].index]
+    assert [
+        index for rank, index, what in network.said if (rank, what) == (1, "done") and index in gathers
+    ] == gathers
+
+
+def test_a_block_of_which_a_part_comes_in_keeps_its_credit() -> None:
+    """Nothing wakes the thread meanwhile; but nobody waits for another block either."""
+    near, far, connections = {}, {}, {}
+    for role in ("server", "worker"):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            near[role] = socket.create_connection(listener.getsockname())
+            far[role], _ = listener.accept()
+        connections[1, role] = Connection(near[role], 1)
+    buffers = Buffers(tensors=1, scale=None)
+    buffers.put(0, torch.ones(SIZES[0]))
+    engine, sent = Halves(buffers, rank=0, ranks=range(2), connections=connections), threading.Event()
+    block, nbytes = SCATTERS[0], 2 * SIZES[0]  # half of it
+    try:
+        far["worker"].sendall(HEADER.pack(Kind.PUSH, DTYPES.index(torch.float32), 1, block.index, nbytes, 0.0))
+        far["worker"].sendall(bytes(nbytes // 2))
+        engine.start(block, lambda block: sent.set(), lambda block, error: None)
+        far["server"].recv(HEADER.size + nbytes, socket.MSG_WAITALL)  # all that the rank has sent
+        assert not sent.wait(20 * QUIET_S)
+        far["worker"].sendall(bytes(nbytes // 2))
+        assert sent.wait(5)
+    finally:
+        for sock in far.values():
+            sock.close()
+        engine.close()
