@@ -129,6 +129,7 @@ def _auditioned(rank: int, slow: type[Engine], keep: str) -> str:
         dist.broadcast(chosen, 0)
         if chosen:
             break
+    tuned.train(optimizer._model, optimizer, rank, 20, lambda: used.append(training.config))  # in force by now
     assert {config.engine for config in used} == {"", "allreduce"}, str(optimizer.report())
     changes = [one.engine != other.engine for one, other in pairwise(used)]
     assert sum(changes) <= 8  # one engine is heard after the other, and then the close ones
