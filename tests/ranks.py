@@ -212,6 +212,7 @@ def _run(
         value = function(int(settings["RANK"]), *arguments)
         answer.send(("returned", value))
     except BaseException as error:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what it has raised is told
         lines = traceback.format_exc().splitlines()
         short = "\n".join(lines if len(lines) < 30 else [*lines[:4], "  ...", *lines[-24:]])
         answer.send(("raised", (f"{type(error).__name__}: {error}", short[-4000:], time.monotonic())))

@@ -45,8 +45,9 @@ def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
         assert time.monotonic() < until, "not all of them train"
         time.sleep(0.05)
     for ranks, which in interrupted:
-        for rank in which:
-            ranks.signal(rank, signal.SIGINT)
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):  # a terminal interrupts all in one moment
+            for rank in which:
+                ranks.signal(rank, number)
     for ranks, which in interrupted:
         outcomes = ranks.outcomes()
         assert "KeyboardInterrupt" in said(outcomes[1])
