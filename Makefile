@@ -229,6 +229,8 @@ shaped: .venv/test
 	done
 	$(BIN)/autobyte bench $(MODELS) --rate 1Gbit --clip 1.0 --windows 4 --repeats 1 --wire fp32 --real-time \
 		--out docs/data/clip
+	$(BIN)/autobyte bench --model densenet121 --size-scale 1 --compute 0.4s --steps 8 --rate 1Gbit --dilate 3 --clip 1.0 \
+		--windows 4 --repeats 1 --wire fp32 --real-time --out docs/data/clip-dilated
 	$(BIN)/autobyte bench --model vgg16 --size-scale 0.1 --repeats 1 --real-time --out docs/data/reach
 	$(BIN)/autobyte bench --model vgg16,gpt2,resnet50 --compute 0.4s --steps 8 --rate 1Gbit --real-time --out docs/data/auto \
 		--repeats 3 --calibration paper/data/testbed_calibration.json --policies auto

@@ -221,6 +221,7 @@ def tables_by_page() -> dict[Path, dict[str, str]]:
         "cells": schedulers("bench"),
         "dilated": schedulers("dilated"),
         "clipped": schedulers("clip"),
+        "clipped-dilated": schedulers("clip-dilated"),
         "policies": policies(),
         "configs": configs(),
         "reach": reach(),
