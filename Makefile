@@ -25,7 +25,7 @@
 #              It takes hours, and continues where it was stopped.
 # make weights the meta-network: its data set and both fits, about 10 minutes on 2 cores
 # make grid    the recorded grids of the testbed, and the simulator beside them: root, about 25 minutes
-# make shaped  the measurements on shaped links in docs/benchmarks.md and docs/tuners.md: root, an idle machine, about three
+# make shaped  the measurements on shaped links in docs/benchmarks.md and docs/tuners.md: root, an idle machine, over three
 #              hours. Remove a file of docs/data to measure it again.
 # make record  what the tests compare with: look at the diff before you commit it
 # make never-slower  `auto` beside DDP at its best bucket, in turn, on the cells of make shaped: root, an idle machine, about
